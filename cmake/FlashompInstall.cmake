@@ -1,0 +1,14 @@
+# `cmake --install` and find_package(flashomp): the library, its headers and the tool.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS flashomp EXPORT flashompTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
+install(EXPORT flashompTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/flashompConfig.cmake ${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)

@@ -1,0 +1,58 @@
+# One target a layer. A layer sees its own folder, the public headers and the folders of the layers it names in
+# DEPENDS, so including an upper layer does not compile.
+
+add_library(flashomp_settings INTERFACE)
+target_compile_features(flashomp_settings INTERFACE cxx_std_20)
+target_include_directories(flashomp_settings INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+target_link_libraries(flashomp_settings INTERFACE OpenMP::OpenMP_CXX)
+target_compile_options(flashomp_settings INTERFACE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor $<$<BOOL:${FLASHOMP_WERROR}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # clang 14 calls our alignment of int parameters to vector widths and OpenMP hints it cannot follow warnings.
+    target_compile_options(flashomp_settings INTERFACE -Wno-pass-failed -Wno-source-uses-openmp)
+endif()
+if(FLASHOMP_SANITIZE)
+    target_compile_options(flashomp_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+                                                       -fno-omit-frame-pointer)
+    target_link_options(flashomp_settings INTERFACE -fsanitize=address,undefined)
+endif()
+
+# flashomp_layer(<name> SOURCES ... [DEPENDS layers...] [LIBRARIES targets...] [OFFLOAD])
+function(flashomp_layer name)
+    cmake_parse_arguments(PARSE_ARGV 1 layer "OFFLOAD" "" "SOURCES;DEPENDS;LIBRARIES")
+    add_library(flashomp_${name} OBJECT ${layer_SOURCES})
+    target_include_directories(flashomp_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>)
+    list(TRANSFORM layer_DEPENDS PREPEND flashomp_)
+    target_link_libraries(flashomp_${name} PUBLIC flashomp_settings ${layer_DEPENDS} ${layer_LIBRARIES})
+    if(layer_OFFLOAD)
+        target_compile_options(flashomp_${name} PRIVATE ${FLASHOMP_OFFLOAD_FLAGS})
+    else()
+        target_compile_options(flashomp_${name} PRIVATE ${FLASHOMP_NO_OFFLOAD_FLAGS})
+    endif()
+endfunction()
+
+# The one library users link: all layers, with the GPU code linked in, so that they need no offload flags.
+function(flashomp_library)
+    add_library(flashomp SHARED)
+    add_library(flashomp::flashomp ALIAS flashomp)
+    foreach(layer IN LISTS ARGN)
+        target_sources(flashomp PRIVATE $<TARGET_OBJECTS:flashomp_${layer}>)
+        get_property(extra GLOBAL PROPERTY flashomp_extra_objects_${layer})
+        target_sources(flashomp PRIVATE ${extra})
+    endforeach()
+    target_include_directories(flashomp PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                               $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_compile_features(flashomp PUBLIC cxx_std_20)
+    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS})
+    # -fopenmp brings the tables of GPU functions (crtoffloadbegin.o). Debian builds their reader without -fPIC, so its
+    # two addresses are relocated at load time; -z notext says that this is known.
+    target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}
+                                         $<$<STREQUAL:${FLASHOMP_OFFLOAD_TARGET},nvptx>:-Wl,-z,notext>)
+    if(FLASHOMP_SANITIZE)
+        target_link_options(flashomp PRIVATE -fsanitize=address,undefined)
+    else()
+        target_link_options(flashomp PRIVATE -Wl,--no-undefined)
+    endif()
+    set_target_properties(flashomp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endfunction()

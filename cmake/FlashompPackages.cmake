@@ -1,0 +1,25 @@
+# The libraries flashomp stands on; each missing one is named with the Debian package that brings it.
+function(flashomp_require package debian_package)
+    find_package(${package} ${ARGN} QUIET)
+    if(NOT ${package}_FOUND)
+        message(FATAL_ERROR "${package} was not found; install the Debian package ${debian_package} "
+                            "(./tools/demo installs everything).")
+    endif()
+endfunction()
+
+macro(flashomp_find package debian_package)
+    flashomp_require(${package} ${debian_package} ${ARGN})
+    find_package(${package} QUIET ${ARGN})
+endmacro()
+
+flashomp_find(OpenMP libomp-dev COMPONENTS CXX)
+flashomp_find(Eigen3 libeigen3-dev)
+flashomp_find(fmt libfmt-dev)
+flashomp_find(nlohmann_json nlohmann-json3-dev)
+flashomp_find(CLI11 libcli11-dev)
+if(FLASHOMP_BUILD_TESTS)
+    flashomp_find(GTest libgtest-dev)
+endif()
+if(FLASHOMP_BUILD_BENCH)
+    flashomp_find(benchmark libbenchmark-dev)
+endif()

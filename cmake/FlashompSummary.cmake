@@ -1,0 +1,13 @@
+execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --short=12 HEAD OUTPUT_VARIABLE _commit
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+message(STATUS "flashomp ${PROJECT_VERSION} (${_commit})")
+message(STATUS "  compiler        ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}")
+message(STATUS "  default backend ${FLASHOMP_BACKEND}")
+if(FLASHOMP_OFFLOAD_TARGET STREQUAL "nvptx")
+    message(STATUS "  offload         nvptx, ${FLASHOMP_NVPTX_ISA}; the probe ran on ${FLASHOMP_NVPTX_RUNS}")
+elseif(FLASHOMP_OFFLOAD STREQUAL "none" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    message(STATUS "  offload         none: this build runs on the host only")
+else()
+    message(STATUS "  offload         none: no nvptx compiler (Debian package gcc-offload-nvptx)")
+endif()
+message(STATUS "  tests ${FLASHOMP_BUILD_TESTS}, benchmarks ${FLASHOMP_BUILD_BENCH}, sanitizers ${FLASHOMP_SANITIZE}")

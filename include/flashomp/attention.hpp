@@ -1,0 +1,60 @@
+// The public entry points: exact attention, forward and backward.
+#pragma once
+
+#include "flashomp/error.hpp"
+#include "flashomp/options.hpp"
+#include "flashomp/tensor.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace flashomp {
+
+/// What a call did and where: filled from the run itself, never from what was asked for.
+struct Report {
+    std::string backend;             ///< "openmp", "reference"
+    std::string machine;             ///< the tile machine, for example "host-avx512" or "plain"; "eigen" for the reference
+    std::string ran_on;              ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
+    bool on_device = false;          ///< the kernels themselves reported a non-initial device
+    std::string note;                ///< why it ran there, when the caller left the choice open
+    double seconds = 0.0;            ///< wall-clock of the call without validation
+    std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
+    std::int64_t staged_bytes = 0;   ///< device copies of tensors that were given in host memory
+    std::int64_t standard_bytes = 0; ///< what standard attention would have stored in N x N matrices
+};
+
+/// Tensors of the forward pass. All of q, k, v, o share one dtype (float32, bfloat16, float16).
+struct ForwardArgs {
+    ConstTensorView q; ///< [B, Nq, Hq, head_dim]
+    ConstTensorView k; ///< [B, Nk, Hkv, head_dim], Hq divisible by Hkv
+    ConstTensorView v; ///< [B, Nk, Hkv, head_dim_v]
+    TensorView o;      ///< out: [B, Nq, Hq, head_dim_v]
+    TensorView lse;    ///< out: float32 [B, Hq, Nq], natural logarithm; -inf where nothing is attended to
+};
+
+/// Tensors of the backward pass. o and lse are those the forward pass wrote, with the same options.
+struct BackwardArgs {
+    ConstTensorView q;
+    ConstTensorView k;
+    ConstTensorView v;
+    ConstTensorView o;
+    ConstTensorView lse;
+    ConstTensorView dout; ///< gradient of o, [B, Nq, Hq, head_dim_v]
+    TensorView dq;        ///< out: as q
+    TensorView dk;        ///< out: as k
+    TensorView dv;        ///< out: as v
+    TensorView dbias;     ///< out, optional: as options.bias, reduced to its broadcast shape
+    TensorView dsink;     ///< out, optional: float32 [Hq]
+};
+
+/// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
+/// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).
+/// Throws Error, with nothing written, when an argument is not as documented.
+Report forward(const ForwardArgs& args, const Options& options = {});
+
+/// Gradients of forward() with respect to q, k and v, recomputing the probabilities from lse
+/// (Dao et al. 2022, Algorithm 4). Deterministic: the same inputs give the same bits.
+/// Throws Error, with nothing written, when an argument is not as documented.
+Report backward(const BackwardArgs& args, const Options& options = {});
+
+} // namespace flashomp

@@ -1,0 +1,67 @@
+// Everything a caller can choose about one attention call.
+#pragma once
+
+#include "flashomp/tensor.hpp"
+
+#include <cstdint>
+#include <optional>
+
+namespace flashomp {
+
+/// Which keys a causal row may see when seqlen_q and seqlen_k differ. top_left keeps key j <= query i;
+/// bottom_right keeps j <= i + seqlen_k - seqlen_q, so that the last query sees every key (the convention of
+/// FlashAttention >= 2.1). There is deliberately no bare "causal".
+enum class Causal : std::uint8_t { none, top_left, bottom_right };
+
+/// Sliding window around the diagonal that ends bottom right: with delta = seqlen_k - seqlen_q, row i keeps
+/// i + delta - left <= j <= i + delta + right. -1 is unbounded.
+struct Window {
+    std::int64_t left = -1;
+    std::int64_t right = -1;
+};
+
+/// Counter-based dropout on the probabilities (Philox4x32-10, Salmon et al. 2011). The draw for an element
+/// depends only on (seed, offset, batch, query head, i, j).
+struct Dropout {
+    double probability = 0.0; ///< chance that a probability is dropped, in [0, 1)
+    std::uint64_t seed = 0;
+    std::uint64_t offset = 0;
+};
+
+/// Which implementation runs. `automatic` is the fastest one in this build: openmp.
+enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
+
+/// Which tile machine the OpenMP backend uses. `automatic` picks `plain` on a GPU and `host` on the CPU.
+/// `plain` on the CPU runs the GPU's directives through the host fallback: slow, for tests.
+enum class Machine : std::uint8_t { automatic, host, plain };
+
+/// Where to run: the first GPU if there is one (automatic), the CPU (host), or OpenMP device 0, 1, ... (gpu).
+struct Device {
+    enum class Kind : std::uint8_t { automatic, host, gpu };
+    Kind kind = Kind::automatic;
+    int index = 0; ///< OpenMP device number, used when kind is gpu
+};
+
+/// Options of one forward or backward call; backward must be given the options of its forward.
+///
+/// Shapes: B batch, Hq query heads, Nq = seqlen_q, Nk = seqlen_k. Tensors that are left out (rank 0) are off.
+struct Options {
+    std::optional<double> scale;      ///< multiplies q·k; default 1/sqrt(head_dim)
+    Causal causal = Causal::none;     ///< intersects with window and key_padding_mask
+    Window window;                    ///< see Window
+    double softcap = 0.0;             ///< c > 0: s = c·tanh(s/c); 0 is off
+    ConstTensorView alibi_slopes;     ///< float32 [Hq] or [B, Hq]: s -= slope·|i + Nk - Nq - j|
+    ConstTensorView bias;             ///< float32 or the input dtype, [1|B, 1|Hq, 1|Nq, 1|Nk]: s += bias
+    ConstTensorView key_padding_mask; ///< boolean [B, Nk]: false hides the key
+    ConstTensorView cu_seqlens_q;     ///< int32 [B+1]: q is packed [total_q, Hq, head_dim]
+    ConstTensorView cu_seqlens_k;     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
+    ConstTensorView sink;             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
+    Dropout dropout;
+
+    Backend backend = Backend::automatic;
+    Machine machine = Machine::automatic;
+    Device device;
+    int threads = 0; ///< host threads of this call; 0 takes OMP_NUM_THREADS
+};
+
+} // namespace flashomp

@@ -1,0 +1,29 @@
+#include "device_count.hpp"
+
+#include <omp.h>
+
+namespace flashomp::offload {
+
+// A device that libgomp lists may still lack an image in this build, and a region for it would then silently run
+// on the host with device pointers. So each is asked.
+static bool answers(int device)
+{
+    int on_host = 1;
+#pragma omp target device(device) map(from : on_host)
+    on_host = omp_is_initial_device();
+    return on_host == 0;
+}
+
+int device_count()
+{
+    static const int count = [] {
+        int found = 0;
+        while (found < omp_get_num_devices() && answers(found)) {
+            ++found;
+        }
+        return found;
+    }();
+    return count;
+}
+
+} // namespace flashomp::offload

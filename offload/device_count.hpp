@@ -1,0 +1,8 @@
+#pragma once
+
+namespace flashomp::offload {
+
+/// Number of devices for which this library carries code and that run it: each is asked once with an empty region.
+int device_count();
+
+} // namespace flashomp::offload

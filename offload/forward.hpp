@@ -1,0 +1,93 @@
+// The forward pass, once for every machine (FlashAttention-2, Algorithm 1): one query block stays, key blocks
+// stream past it, O and LSE are written once.
+#pragma once
+
+#include "score.hpp"
+#include "softmax.hpp"
+#include "tile/machine.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+/// One unit of work of a pass: a resident block of one head of one sequence.
+struct WorkItem {
+    int batch = 0, head = 0, block = 0;
+};
+
+/// The unit with number `index`; blocks vary slowest and descend, because with a causal mask the last query
+/// blocks have the most keys: longest first keeps the crews evenly busy to the end.
+FLASHOMP_INLINE WorkItem work_item(std::int64_t index, int batches, int heads, int blocks)
+{
+    const int head = static_cast<int>(index % heads);
+    const int batch = static_cast<int>(index / heads % batches);
+    const int block = blocks - 1 - static_cast<int>(index / heads / batches);
+    return {batch, head, block};
+}
+
+/// o and LSE of one query block.
+template <bool modified, class Machine>
+FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkItem& work)
+{
+    const Sequence seq = sequence(p, work.batch);
+    const int block_m = tile.resident_rows();
+    const int block_n = tile.stream_rows();
+    const int i0 = work.block * block_m;
+    if (i0 >= seq.q_len) {
+        return;
+    }
+    const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
+    const int head_kv = work.head / (p.heads_q / p.heads_kv);
+    const Score score(p, seq, work.batch, work.head);
+
+    auto q = tile.resident(p.head_dim);
+    auto k = tile.stream(p.head_dim);
+    auto v = tile.stream(p.head_dim_v);
+    auto s = tile.scores();
+    auto o = tile.accumulator(p.head_dim_v);
+    OnlineSoftmax<Machine> softmax(tile);
+
+    softmax.start(tile, p.sink != nullptr, p.sink != nullptr ? p.sink[work.head] : 0.0F);
+    tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
+
+    const Range keys = score.band.keys(i0, i0 + rows);
+    for (int j0 = keys.begin / block_n * block_n; j0 < keys.end; j0 += block_n) {
+        const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
+        tile.load(k, rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
+        tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+        tile.sync();
+        if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
+            tile.multiply(s, q, k, [=](float x, int r, int c) {
+                return score.template operator()<modified, false>(x, i0 + r, j0 + c);
+            });
+        } else {
+            tile.multiply(s, q, k, [=](float x, int r, int c) {
+                return score.template operator()<modified, true>(x, i0 + r, j0 + c);
+            });
+        }
+        tile.sync();
+        softmax.update(tile, s);
+        tile.sync();
+        tile.accumulate(o, s, v, softmax.correction);
+        tile.sync(); // before the next key block overwrites k and v
+    }
+
+    softmax.finish(tile, rows, row_stats(p.lse, work.batch, work.head, seq.q_start + i0));
+    tile.sync();
+    tile.store(o, rows_of(p, p.o, work.batch, work.head, seq.q_start + i0, rows, p.head_dim_v),
+               [=](int r) { return softmax.correction[r]; });
+    tile.sync();
+}
+
+/// Floats of crew memory that forward_block reserves.
+template <class Machine>
+constexpr std::int64_t forward_floats(int block_m, int block_n, int head_dim, int head_dim_v)
+{
+    return Machine::resident_floats(block_m, head_dim) + Machine::stream_floats(block_n, head_dim) +
+           Machine::stream_floats(block_n, head_dim_v) + Machine::scores_floats(block_m, block_n) +
+           Machine::accumulator_floats(block_m, head_dim_v) + 4 * Machine::stats_floats(block_m);
+}
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,53 @@
+// Launching a pass: on host cores, or as one target region whose teams loop over the work.
+#pragma once
+
+#include "params.hpp"
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace flashomp::offload {
+
+/// The three schedules. The backward pass is backward_query (dQ and D), then backward_key (dK and dV).
+enum class Pass { forward, backward_query, backward_key };
+
+/// How to launch one pass: decided by plan(), obeyed here.
+struct Launch {
+    Pass pass = Pass::forward;
+    int resident_rows = 0;        ///< rows of the block that stays (queries, or keys in backward_key)
+    int stream_rows = 0;          ///< rows of the blocks that stream past it
+    int crews = 1;                ///< teams on a device, threads on the host
+    int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
+    std::int64_t crew_floats = 0; ///< memory of one crew
+    int device = -1;              ///< OpenMP device of a target region; -1 the host
+    float* crew_memory = nullptr; ///< crews x crew_floats; null on a device: team-local shared memory
+};
+
+/// Whether the region really ran on a device that is not the host.
+struct Ran {
+    bool on_device = false;
+};
+
+/// A build of the host machine for one instruction set.
+struct HostIsa {
+    std::string_view name;
+    int lanes;                                     ///< floats in a vector register
+    bool (*is_supported)();                        ///< by this CPU
+    Ran (*run)(const Params&, const Launch&);      ///< a pass on host threads, one crew each
+    std::int64_t (*floats)(Pass, int, int, int, int); ///< crew memory: pass, resident, stream, head_dim, head_dim_v
+};
+
+/// All host builds in this library, best first; the last one runs everywhere.
+const std::vector<HostIsa>& host_isas();
+
+/// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
+Ran run_plain(const Params& params, const Launch& launch);
+
+/// Crew memory of the plain machine.
+std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);
+
+/// Floats of team-local shared memory that a team may use on a device.
+std::int64_t team_memory_floats();
+
+} // namespace flashomp::offload

@@ -1,0 +1,64 @@
+// The passes on the plain machine: one target region a pass, one parallel region in it, and a loop over the work
+// inside (a persistent grid), because each of these costs tens of microseconds on a GPU (docs/offload.md).
+#include "pass.hpp"
+#include "tile/plain.hpp"
+#include "tile/team_memory.hpp"
+
+#include <omp.h>
+
+namespace flashomp::offload {
+
+static_assert(TileMachine<PlainMachine>);
+
+#pragma omp declare target
+/// What one thread of a crew does: its team's share of the work, together with the others of its team.
+template <Pass pass, bool modified>
+static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
+{
+    const Work work = work_of(pass, params, launch.resident_rows);
+    const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows);
+    for (std::int64_t i = team; i < work.items; i += teams) {
+        run_block<pass, modified>(tile, params, work_item(i, params.batch, work.heads, work.blocks));
+    }
+}
+#pragma omp end declare target
+
+template <Pass pass, bool modified>
+static Ran run_pass(const Params& params, const Launch& launch)
+{
+    const int device = launch.device >= 0 ? launch.device : omp_get_initial_device();
+    int on_host = 1;
+#pragma omp target teams device(device) num_teams(launch.crews) thread_limit(launch.crew_threads)                     \
+    firstprivate(params, launch) map(from : on_host)
+    {
+        const int team = omp_get_team_num();
+        const int teams = omp_get_num_teams();
+        float* const memory =
+            launch.crew_memory != nullptr ? launch.crew_memory + team * launch.crew_floats : team_memory();
+#pragma omp parallel num_threads(launch.crew_threads)
+        {
+            if (team == 0 && omp_get_thread_num() == 0) {
+                on_host = omp_is_initial_device();
+            }
+            run_share<pass, modified>(params, launch, memory, team, teams);
+        }
+    }
+    return {on_host == 0};
+}
+
+Ran run_plain(const Params& params, const Launch& launch)
+{
+    Ran ran;
+    for_pass(launch.pass, has_modifications(params),
+             [&]<Pass pass, bool modified>() { ran = run_pass<pass, modified>(params, launch); });
+    return ran;
+}
+
+std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
+{
+    return crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+}
+
+std::int64_t team_memory_floats() { return team_memory_bytes / static_cast<int>(sizeof(float)); }
+
+} // namespace flashomp::offload

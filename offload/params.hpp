@@ -1,0 +1,111 @@
+// What crosses into the kernels: plain pointers, strides and numbers, for the host and the device alike.
+#pragma once
+
+#include <cstdint>
+
+#define FLASHOMP_INLINE inline __attribute__((always_inline))
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+enum class Element : int { float32, bfloat16, float16 };
+enum class Alignment : int { none, top_left, bottom_right };
+
+/// A [batch, row, head, depth] tensor; strides count elements and the depth stride is 1. Packed sequences have
+/// batch = 0 and start rows in Params::cu_seqlens_*.
+struct Tensor {
+    void* data = nullptr;
+    std::int64_t batch = 0, row = 0, head = 0;
+};
+
+/// Float statistics per row, [batch, head, row] with row stride 1: LSE and D.
+struct RowTensor {
+    float* data = nullptr;
+    std::int64_t batch = 0, head = 0;
+};
+
+/// An additive bias or its gradient, [batch, head, query, key]; a broadcast axis has stride 0.
+struct BiasTensor {
+    const void* data = nullptr;
+    std::int64_t batch = 0, head = 0, query = 0, key = 0;
+    Element element = Element::float32;
+};
+
+/// One attention call.
+struct Params {
+    int batch = 0, heads_q = 0, heads_kv = 0;
+    int seqlen_q = 0, seqlen_k = 0; ///< with packed sequences: the longest
+    int head_dim = 0, head_dim_v = 0;
+    Element element = Element::float32; ///< of q, k, v, o and their gradients
+
+    Tensor q, k, v, o;
+    RowTensor lse;
+    Tensor dout, dq, dk, dv;
+    RowTensor delta; ///< D = rowsum(dO∘O), written by the dQ pass, read by the dK/dV pass
+
+    float scale = 1.0F;
+
+    Alignment causal = Alignment::none;
+    std::int64_t window_left = -1, window_right = -1; ///< -1 is unbounded
+
+    // Score modifications; a null pointer or zero is off.
+    float softcap = 0.0F;
+    const float* alibi_slopes = nullptr;
+    std::int64_t alibi_batch_stride = 0;
+    BiasTensor bias;
+    const std::uint8_t* key_padding_mask = nullptr;
+    std::int64_t key_padding_batch_stride = 0;
+    const float* sink = nullptr;
+    const std::int32_t* cu_seqlens_q = nullptr;
+    const std::int32_t* cu_seqlens_k = nullptr;
+
+    float dropout_scale = 1.0F;          ///< 1 / (1 - p)
+    std::uint32_t dropout_threshold = 0; ///< 0 is off
+    std::uint64_t dropout_seed = 0, dropout_offset = 0;
+};
+
+/// Rows of one sequence of the batch.
+struct Sequence {
+    std::int64_t q_start = 0, k_start = 0; ///< row offsets when packed
+    int q_len = 0, k_len = 0;
+};
+
+FLASHOMP_INLINE Sequence sequence(const Params& p, int batch)
+{
+    Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
+    if (p.cu_seqlens_q != nullptr) {
+        s.q_start = p.cu_seqlens_q[batch];
+        s.q_len = p.cu_seqlens_q[batch + 1] - p.cu_seqlens_q[batch];
+    }
+    if (p.cu_seqlens_k != nullptr) {
+        s.k_start = p.cu_seqlens_k[batch];
+        s.k_len = p.cu_seqlens_k[batch + 1] - p.cu_seqlens_k[batch];
+    }
+    return s;
+}
+
+/// Consecutive rows of one head of one sequence: what a tile machine loads from and stores to.
+struct Rows {
+    void* data = nullptr;    ///< the tensor's base
+    std::int64_t offset = 0; ///< of the first row, in elements
+    std::int64_t stride = 0; ///< between rows, in elements
+    int count = 0;           ///< valid rows; the rest of a block reads as zero and is not written
+    int depth = 0;           ///< elements a row
+    Element element = Element::float32;
+};
+
+FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
+                             int depth)
+{
+    return {t.data, batch * t.batch + head * t.head + first * t.row, t.row, count, depth, p.element};
+}
+
+FLASHOMP_INLINE float* row_stats(const RowTensor& t, int batch, int head, std::int64_t first)
+{
+    return t.data + batch * t.batch + head * t.head + first;
+}
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,105 @@
+// From a dot product to the logit of the softmax: scale, softcap, ALiBi, bias, mask (the order of design.md).
+// Logits are kept in base 2 (multiplied by log2 e), so that exp becomes exp2 (FlashAttention-2, section 3.1).
+#pragma once
+
+#include "mask.hpp"
+#include "tile/math.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+/// Whether the logits are more than a scaled dot product.
+FLASHOMP_INLINE bool has_modifications(const Params& p)
+{
+    return p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr;
+}
+
+/// The score modifications of one query head of one sequence.
+struct Score {
+    float scale = 1.0F;
+    float softcap = 0.0F;
+    float slope = 0.0F; ///< ALiBi
+    int delta = 0;      ///< Nk - Nq
+    BiasTensor bias;    ///< moved to this batch and head
+    Band band;
+    const std::uint8_t* key_padding = nullptr; ///< of this batch
+
+    Score() = default;
+    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch, int head)
+        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), bias(p.bias), band(band_of(p, s))
+    {
+        if (p.alibi_slopes != nullptr) {
+            slope = p.alibi_slopes[batch * p.alibi_batch_stride + head];
+        }
+        const std::int64_t offset = batch * bias.batch + head * bias.head;
+        if (bias.data != nullptr) {
+            const std::int64_t bytes = bias.element == Element::float32 ? 4 : 2;
+            bias.data = static_cast<const char*>(bias.data) + offset * bytes;
+        }
+        if (p.key_padding_mask != nullptr) {
+            key_padding = p.key_padding_mask + batch * p.key_padding_batch_stride;
+        }
+    }
+
+    /// Whether the tile of queries [i0, i1) and keys [j0, j1) needs no mask.
+    FLASHOMP_INLINE bool is_interior(int i0, int i1, int j0, int j1) const
+    {
+        return key_padding == nullptr && band.is_interior(i0, i1, j0, j1);
+    }
+
+    FLASHOMP_INLINE bool keeps(int i, int j) const
+    {
+        if (!band.keeps(i, j)) {
+            return false;
+        }
+        return key_padding == nullptr || key_padding[j] != 0;
+    }
+
+    /// The base-2 logit of (i, j), for a tile that is not masked.
+    template <bool modified>
+    FLASHOMP_INLINE float logit(float dot, int i, int j) const
+    {
+        float s = scale * dot;
+        if constexpr (modified) {
+            if (softcap > 0.0F) {
+                s = softcap * tanh_fast(s / softcap);
+            }
+            const int distance = i + delta - j;
+            s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
+            if (bias.data != nullptr) {
+                s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
+            }
+        }
+        return s * log2_e;
+    }
+
+    /// The base-2 logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before
+    /// anything is read for them.
+    template <bool modified, bool masked>
+    FLASHOMP_INLINE float operator()(float dot, int i, int j) const
+    {
+        if constexpr (masked) {
+            if constexpr (modified) {
+                return keeps(i, j) ? logit<true>(dot, i, j) : -infinity;
+            }
+            const float s = logit<false>(dot, i, j); // computed for all: a select vectorises, a branch does not
+            return keeps(i, j) ? s : -infinity;
+        }
+        return logit<modified>(dot, i, j);
+    }
+
+    /// d(s)/d(scaled dot): 1, or 1 - tanh² of the softcap.
+    FLASHOMP_INLINE float softcap_slope(float dot) const
+    {
+        if (softcap <= 0.0F) {
+            return 1.0F;
+        }
+        const float t = tanh_fast(scale * dot / softcap);
+        return 1.0F - t * t;
+    }
+};
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

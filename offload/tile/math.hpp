@@ -1,0 +1,71 @@
+// Elementary functions as short polynomials: one definition that the host compiler vectorises and the device
+// compiler inlines. libm's versions do neither under the flags we allow (no -ffast-math).
+#pragma once
+
+#include "tile/element.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+inline constexpr float log2_e = 1.44269504088896340736F;
+inline constexpr float ln_2 = 0.69314718055994530942F;
+inline constexpr float infinity = __builtin_huge_valf();
+
+/// 2^x for x <= 127 with relative error below 2.5e-7 (tests/unit/math_test.cpp); 0 for x < -125, so that a
+/// masked score (-inf) becomes exactly 0 and no result is denormal.
+FLASHOMP_INLINE float exp2_fast(float x)
+{
+    const float clamped = x > -125.0F ? x : -125.0F; // also turns -inf into a number: inf - inf below would be NaN
+    // Adding 1.5·2^23 leaves round(x) in the low mantissa bits.
+    const float shifted = clamped + 12582912.0F;
+    const float f = clamped - (shifted - 12582912.0F); // in [-1/2, 1/2], exact
+    float y = 1.535336188319500e-4F; // degree-6 minimax coefficients of 2^f (Cephes exp2f)
+    y = y * f + 1.339887440266574e-3F;
+    y = y * f + 9.618437357674640e-3F;
+    y = y * f + 5.550332471162809e-2F;
+    y = y * f + 2.402264791363012e-1F;
+    y = y * f + 6.931472028550421e-1F;
+    y = y * f + 1.0F;
+    const std::uint32_t exponent = bits_of(shifted) << 23;
+    const float result = float_of(bits_of(y) + exponent);
+    return x < -125.0F ? 0.0F : result;
+}
+
+/// log2(x) for finite x >= 2^-126, absolute error below 3e-7 for the mantissa part.
+FLASHOMP_INLINE float log2_fast(float x)
+{
+    // x = 2^e · m with m in [sqrt(1/2), sqrt(2)); log2(m) = 2/ln2 · atanh(z), z = (m - 1)/(m + 1), |z| < 0.172.
+    const std::uint32_t bits = bits_of(x);
+    const std::uint32_t e = (bits - 0x3F3504F3U) & 0xFF800000U;
+    const float m = float_of(bits - e);
+    const float z = (m - 1.0F) / (m + 1.0F);
+    const float z2 = z * z;
+    float y = 2.0F / 9.0F;
+    y = y * z2 + 2.0F / 7.0F;
+    y = y * z2 + 2.0F / 5.0F;
+    y = y * z2 + 2.0F / 3.0F;
+    y = y * z2 + 2.0F;
+    return static_cast<float>(static_cast<std::int32_t>(e) / (1 << 23)) + y * z * log2_e;
+}
+
+/// tanh(x), relative error below 5e-7.
+FLASHOMP_INLINE float tanh_fast(float x)
+{
+    const float a = x < 0.0F ? -x : x;
+    // Near zero 1 - 2/(e^2x + 1) cancels; an odd polynomial does not (Cephes tanhf).
+    const float z = x * x;
+    float y = -5.70498872745e-3F;
+    y = y * z + 2.06390887954e-2F;
+    y = y * z - 5.37397155531e-2F;
+    y = y * z + 1.33314422036e-1F;
+    y = y * z - 3.33332819422e-1F;
+    const float small = y * z * x + x;
+    const float bounded = a < 20.0F ? a : 20.0F; // tanh(20) rounds to 1; keeps exp2 in range
+    const float large = 1.0F - 2.0F / (exp2_fast(2.0F * log2_e * bounded) + 1.0F);
+    return a < 0.625F ? small : (x < 0.0F ? -large : large);
+}
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,317 @@
+// The plain tile machine: a crew is a team, shared out by `omp for simd` alone. No intrinsics, no inline assembly:
+// what OpenMP directives by themselves reach. With g++ on an NVIDIA GPU the `for` spreads over warps and the
+// `simd` over their lanes; on the CPU the same code runs with host threads as the crew, which is how it is tested.
+//
+// Every piece lives in team memory. Row lengths are odd, so that lanes that read a column of rows touch different
+// memory banks.
+#pragma once
+
+#include "tile/machine.hpp"
+#include "tile/math.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+class PlainMachine {
+public:
+    /// A lane's share of a product: micro x micro elements in registers, rows and columns far apart so that
+    /// neighbouring lanes read neighbouring ones.
+    enum : int { micro = 4 }; // not a static member: g++ calls classes with those not mappable
+
+    struct Block {
+        float* data; ///< [row][odd stride]
+        int depth, stride, rows;
+    };
+    struct Resident : Block {};
+    struct Stream : Block {
+        int count;
+    };
+    struct Scores {
+        float* data; ///< [c][r]
+        int stride, count;
+    };
+    struct Accumulator {
+        float* data; ///< [r][odd stride], depth padded to micro
+        int depth, stride;
+    };
+    struct Stats {
+        float* data;
+        FLASHOMP_INLINE float& operator[](int r) const { return data[r]; }
+    };
+
+    FLASHOMP_INLINE PlainMachine(float* team_memory, int resident_rows, int stream_rows)
+        : next_(team_memory), resident_rows_(resident_rows), stream_rows_(stream_rows)
+    {
+    }
+
+    FLASHOMP_INLINE int resident_rows() const { return resident_rows_; }
+    FLASHOMP_INLINE int stream_rows() const { return stream_rows_; }
+
+    static constexpr int odd(int n) { return n | 1; }
+    static constexpr int padded(int n) { return (n + micro - 1) / micro * micro; }
+    static constexpr std::int64_t resident_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
+    static constexpr std::int64_t stream_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
+    static constexpr std::int64_t scores_floats(int rows, int columns) { return std::int64_t{columns} * odd(rows); }
+    static constexpr std::int64_t accumulator_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
+    static constexpr std::int64_t stats_floats(int rows) { return rows; }
+
+    FLASHOMP_INLINE Resident resident(int depth)
+    {
+        return {{take(resident_floats(resident_rows_, depth)), depth, odd(padded(depth)), resident_rows_}};
+    }
+    FLASHOMP_INLINE Stream stream(int depth)
+    {
+        return {{take(stream_floats(stream_rows_, depth)), depth, odd(padded(depth)), stream_rows_}, 0};
+    }
+    FLASHOMP_INLINE Scores scores()
+    {
+        return {take(scores_floats(resident_rows_, stream_rows_)), odd(resident_rows_), stream_rows_};
+    }
+    FLASHOMP_INLINE Accumulator accumulator(int depth)
+    {
+        const int floats = static_cast<int>(accumulator_floats(resident_rows_, depth));
+        Accumulator a{take(floats), depth, odd(padded(depth))};
+#pragma omp for simd // ends with a barrier
+        for (int i = 0; i < floats; ++i) {
+            a.data[i] = 0.0F;
+        }
+        return a;
+    }
+    FLASHOMP_INLINE Stats stats(int rows) { return {take(stats_floats(rows))}; }
+
+    FLASHOMP_INLINE void load(Resident& block, const Rows& rows) { load_block(block, rows); }
+    FLASHOMP_INLINE void load(Stream& block, const Rows& rows)
+    {
+        block.count = rows.count;
+        load_block(block, rows);
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, F f)
+    {
+        multiply(s, block, stream, s, [=](float x, float&, int r, int c) { return f(x, r, c); });
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& other, F f)
+    {
+        s.count = stream.count;
+        float* const target = s.data;
+        float* const beside = other.data;
+        const float* const a = block.data;
+        const float* const b = stream.data;
+        const int lds = s.stride, lda = block.stride, ldb = stream.stride, depth = block.depth;
+        const int step_r = resident_rows_ / micro, step_c = stream_rows_ / micro;
+#pragma omp for simd nowait
+        for (int item = 0; item < step_r * step_c; ++item) {
+            const int r0 = item / step_c;
+            const int c0 = item % step_c;
+            float acc[micro][micro] = {};
+            for (int x = 0; x < depth; ++x) {
+                float left[micro], right[micro];
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+                    left[i] = a[(r0 + i * step_r) * lda + x];
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+                    right[i] = b[(c0 + i * step_c) * ldb + x];
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+#pragma GCC unroll 8
+                    for (int j = 0; j < micro; ++j) {
+                        acc[i][j] += left[i] * right[j];
+                    }
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < micro; ++i) {
+#pragma GCC unroll 8
+                for (int j = 0; j < micro; ++j) {
+                    const int r = r0 + i * step_r;
+                    const int c = c0 + j * step_c;
+                    float value = beside[c * lds + r];
+                    const float result = f(acc[i][j], value, r, c);
+                    beside[c * lds + r] = value;
+                    target[c * lds + r] = result; // last: `beside` may be the same tile
+                }
+            }
+        }
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
+    {
+        accumulate_scaled(a, s, stream, [](int) { return 1.0F; });
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, const Stats& factor)
+    {
+        accumulate_scaled(a, s, stream, [=](int r) { return factor[r]; });
+    }
+
+    FLASHOMP_INLINE void row_max(const Scores& s, const Stats& max)
+    {
+        const float* const data = s.data;
+        const int stride = s.stride, count = s.count;
+        for_rows(resident_rows_, [=](int r) {
+            float m = max[r];
+            for (int c = 0; c < count; ++c) {
+                const float x = data[c * stride + r];
+                m = x > m ? x : m;
+            }
+            max[r] = m;
+        });
+    }
+
+    FLASHOMP_INLINE void exp2_sum(Scores& s, const Stats& base, const Stats& sum)
+    {
+        float* const data = s.data;
+        const int stride = s.stride, count = s.count;
+        for_rows(resident_rows_, [=](int r) {
+            float total = sum[r];
+            const float b = base[r];
+            for (int c = 0; c < count; ++c) {
+                const float p = exp2_fast(data[c * stride + r] - b);
+                data[c * stride + r] = p;
+                total += p;
+            }
+            sum[r] = total;
+        });
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void for_rows(int count, F f)
+    {
+        // Always the same trip count, so that the static schedule gives row r to the same thread every time.
+        const int all = resident_rows_ > stream_rows_ ? resident_rows_ : stream_rows_;
+#pragma omp for simd nowait
+        for (int r = 0; r < all; ++r) {
+            if (r < count) {
+                f(r);
+            }
+        }
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, F f)
+    {
+        switch (rows.element) {
+        case Element::float32:
+            return store_as<float>(a, rows, f);
+        case Element::bfloat16:
+            return store_as<BFloat16>(a, rows, f);
+        case Element::float16:
+            return store_as<Float16>(a, rows, f);
+        }
+    }
+
+    FLASHOMP_INLINE void sync()
+    {
+#pragma omp barrier
+    }
+
+private:
+    FLASHOMP_INLINE float* take(std::int64_t floats)
+    {
+        float* block = next_;
+        next_ += floats;
+        return block;
+    }
+
+    FLASHOMP_INLINE void load_block(const Block& block, const Rows& rows)
+    {
+        switch (rows.element) {
+        case Element::float32:
+            return load_as<float>(block, rows);
+        case Element::bfloat16:
+            return load_as<BFloat16>(block, rows);
+        case Element::float16:
+            return load_as<Float16>(block, rows);
+        }
+    }
+
+    template <class E>
+    FLASHOMP_INLINE void load_as(const Block& block, const Rows& rows)
+    {
+        const E* const source = static_cast<const E*>(rows.data) + rows.offset;
+        float* const target = block.data;
+        const int stride = block.stride, depth = block.depth, count = rows.count;
+        const std::int64_t row_stride = rows.stride;
+#pragma omp for nowait
+        for (int r = 0; r < block.rows; ++r) {
+#pragma omp simd
+            for (int x = 0; x < stride; ++x) {
+                target[r * stride + x] = r < count && x < depth ? to_float(source[r * row_stride + x]) : 0.0F;
+            }
+        }
+    }
+
+    template <class E, class F>
+    FLASHOMP_INLINE void store_as(const Accumulator& a, const Rows& rows, F f)
+    {
+        E* const target = static_cast<E*>(rows.data) + rows.offset;
+        const float* const source = a.data;
+        const int stride = a.stride, depth = a.depth;
+        const std::int64_t row_stride = rows.stride;
+#pragma omp for nowait
+        for (int r = 0; r < rows.count; ++r) {
+            const float by = f(r);
+#pragma omp simd
+            for (int x = 0; x < depth; ++x) {
+                from_float(source[r * stride + x] * by, target[r * row_stride + x]);
+            }
+        }
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void accumulate_scaled(Accumulator& a, const Scores& s, const Stream& stream, F factor)
+    {
+        float* const target = a.data;
+        const float* const left = s.data;
+        const float* const right = stream.data;
+        const int ldc = a.stride, lds = s.stride, ldb = stream.stride, count = s.count;
+        const int step_r = resident_rows_ / micro, step_x = padded(a.depth) / micro;
+#pragma omp for simd nowait
+        for (int item = 0; item < step_r * step_x; ++item) {
+            const int r0 = item / step_x;
+            const int x0 = item % step_x;
+            float acc[micro][micro] = {};
+            for (int c = 0; c < count; ++c) {
+                float l[micro], t[micro];
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+                    l[i] = left[c * lds + r0 + i * step_r];
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+                    t[i] = right[c * ldb + x0 + i * step_x];
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+#pragma GCC unroll 8
+                    for (int j = 0; j < micro; ++j) {
+                        acc[i][j] += l[i] * t[j];
+                    }
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < micro; ++i) {
+                const float by = factor(r0 + i * step_r);
+#pragma GCC unroll 8
+                for (int j = 0; j < micro; ++j) {
+                    float& c = target[(r0 + i * step_r) * ldc + x0 + j * step_x];
+                    c = c * by + acc[i][j];
+                }
+            }
+        }
+    }
+
+    float* next_;
+    int resident_rows_, stream_rows_; ///< multiples of micro
+};
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,194 @@
+#include "validate.hpp"
+
+#include "overlap.hpp"
+#include "validate_options.hpp"
+
+#include <cmath>
+#include <fmt/format.h>
+
+namespace flashomp {
+
+namespace {
+
+constexpr std::int64_t most_head_dim = 256;
+constexpr std::int64_t most_rows = std::int64_t{1} << 30; // kernels add two row numbers in an int
+constexpr std::int64_t most_heads = std::int64_t{1} << 20;
+
+std::string_view axes_text(bool packed) { return packed ? "[total, heads, head_dim]" : "[batch, seqlen, heads, head_dim]"; }
+
+/// Extent of an axis counted from the back, so that packed and batched tensors read alike.
+std::int64_t from_back(const ConstTensorView& view, int axis)
+{
+    return view.shape.at(static_cast<std::size_t>(view.rank - axis));
+}
+
+void check_qkv(const char* name, const ConstTensorView& view, bool packed)
+{
+    if (!view) {
+        throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes_text(packed)));
+    }
+    if (view.rank != (packed ? 3 : 4)) {
+        throw Error(fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view),
+                                axes_text(packed)));
+    }
+    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16) {
+        throw Error(fmt::format("{} is {}; it must be float32, bfloat16 or float16.", name, name_of(view.dtype)));
+    }
+}
+
+void check_matches(const char* name, const ConstTensorView& view, const char* like, const ConstTensorView& expected)
+{
+    check_tensor(name, view, expected.dtype, expected.rank, expected.shape, like);
+}
+
+/// The shape q, k and v agree on, and the options.
+Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options)
+{
+    refuse_unbuilt(options);
+    Problem problem;
+    problem.q = q;
+    problem.k = k;
+    problem.v = v;
+    problem.choice = options;
+    const bool packed = static_cast<bool>(options.cu_seqlens_q) || static_cast<bool>(options.cu_seqlens_k);
+    check_qkv("q", q, packed);
+    check_qkv("k", k, packed);
+    check_qkv("v", v, packed);
+    problem.dtype = q.dtype;
+    for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
+        if (view.dtype != q.dtype) {
+            throw Error(fmt::format("{} is {} but q is {}; all of q, k and v must have one dtype.", name,
+                                    name_of(view.dtype), name_of(q.dtype)));
+        }
+    }
+    problem.batch = packed ? 0 : q.shape[0];
+    problem.seqlen_q = from_back(q, 3);
+    problem.seqlen_k = from_back(k, 3);
+    problem.heads_q = from_back(q, 2);
+    problem.heads_kv = from_back(k, 2);
+    problem.head_dim = from_back(q, 1);
+    problem.head_dim_v = from_back(v, 1);
+    for (const auto& [name, dim] : {std::pair{"q", problem.head_dim}, std::pair{"v", problem.head_dim_v}}) {
+        if (dim < 1 || dim > most_head_dim) {
+            throw Error(fmt::format("{} has head_dim {}; it must be 1 to {}.", name, dim, most_head_dim));
+        }
+    }
+    if (from_back(k, 1) != problem.head_dim) {
+        throw Error(fmt::format("k has head_dim {} but q has {}; they must be equal.", from_back(k, 1), problem.head_dim));
+    }
+    if (problem.heads_kv < 1 || problem.heads_q < 1 || problem.heads_q > most_heads ||
+        problem.heads_q % problem.heads_kv != 0) {
+        throw Error(fmt::format("q has {} heads and k has {}; heads_q must be 1 to {} and divisible by heads_kv.",
+                                problem.heads_q, problem.heads_kv, most_heads));
+    }
+    if (from_back(v, 2) != problem.heads_kv || from_back(v, 3) != problem.seqlen_k) {
+        throw Error(fmt::format("v has shape {} but k has {}; they must agree in all but head_dim.", shape_string(v),
+                                shape_string(k)));
+    }
+    if (!packed && (k.shape[0] != problem.batch || v.shape[0] != problem.batch)) {
+        throw Error(fmt::format("q, k and v have batch {}, {} and {}; they must be equal.", q.shape[0], k.shape[0],
+                                v.shape[0]));
+    }
+    for (const auto& [name, rows] : {std::pair{"q", problem.seqlen_q}, std::pair{"k", problem.seqlen_k},
+                                     std::pair{"batch of q", problem.batch}}) {
+        if (rows < 0 || rows > most_rows) {
+            throw Error(fmt::format("{} has {} rows; at most {} are allowed.", name, rows, most_rows));
+        }
+    }
+    check_layout("q", q);
+    check_layout("k", k);
+    check_layout("v", v);
+    apply_options(problem, options);
+    return problem;
+}
+
+ConstTensorView output_shape(const Problem& problem)
+{
+    ConstTensorView shape = problem.q;
+    shape.shape.at(static_cast<std::size_t>(shape.rank - 1)) = problem.head_dim_v;
+    return shape;
+}
+
+ConstTensorView lse_shape(const Problem& problem)
+{
+    if (problem.q.rank == 3) {
+        return ConstTensorView::contiguous(nullptr, DType::float32, {problem.heads_q, problem.q.shape[0]});
+    }
+    return ConstTensorView::contiguous(nullptr, DType::float32, {problem.batch, problem.heads_q, problem.seqlen_q});
+}
+
+void check_outputs(const Problem& problem)
+{
+    const auto outputs = problem.outputs();
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const auto& [name, view] = outputs[i];
+        if (!view) {
+            continue;
+        }
+        if (overlaps_itself(view)) {
+            throw Error(fmt::format("{} has strides that put two of its elements at one address; an output must not "
+                                    "overlap itself.", name));
+        }
+        for (const auto& [other, input] : problem.inputs()) {
+            if (input && overlap(view, input)) {
+                throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
+                                        "of the call.", name, other));
+            }
+        }
+        for (std::size_t j = 0; j < i; ++j) {
+            if (outputs[j].second && overlap(view, outputs[j].second)) {
+                throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
+                                        "of the call.", name, outputs[j].first));
+            }
+        }
+    }
+}
+
+} // namespace
+
+Problem validate_forward(const ForwardArgs& args, const Options& options)
+{
+    Problem problem = common(args.q, args.k, args.v, options);
+    problem.o = args.o;
+    problem.lse = args.lse;
+    check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
+    check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
+    check_outputs(problem);
+    return problem;
+}
+
+Problem validate_backward(const BackwardArgs& args, const Options& options)
+{
+    Problem problem = common(args.q, args.k, args.v, options);
+    problem.is_backward = true;
+    // Read only in this direction; Problem keeps them with forward's outputs.
+    const auto read_only = [](const ConstTensorView& view) {
+        TensorView result;
+        result.data = const_cast<void*>(view.data);
+        result.dtype = view.dtype;
+        result.memory = view.memory;
+        result.rank = view.rank;
+        result.shape = view.shape;
+        result.strides = view.strides;
+        return result;
+    };
+    problem.o = read_only(args.o);
+    problem.lse = read_only(args.lse);
+    problem.dout = args.dout;
+    problem.dq = args.dq;
+    problem.dk = args.dk;
+    problem.dv = args.dv;
+    problem.dbias = args.dbias;
+    problem.dsink = args.dsink;
+    check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
+    check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
+    check_matches("dout", args.dout, "o", output_shape(problem));
+    check_matches("dq", args.dq, "q", args.q);
+    check_matches("dk", args.dk, "k", args.k);
+    check_matches("dv", args.dv, "v", args.v);
+    check_gradients(problem, args, options);
+    check_outputs(problem);
+    return problem;
+}
+
+} // namespace flashomp

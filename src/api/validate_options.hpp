@@ -1,0 +1,25 @@
+#pragma once
+
+#include "problem.hpp"
+
+#include <array>
+
+namespace flashomp {
+
+/// Throws NotBuilt for options whose kernels are not written yet.
+void refuse_unbuilt(const Options& options);
+
+/// Checks options against the shapes already in the problem and moves them into it.
+void apply_options(Problem& problem, const Options& options);
+
+/// Checks dbias and dsink against the options they belong to.
+void check_gradients(const Problem& problem, const BackwardArgs& args, const Options& options);
+
+/// Checks dtype and shape; `like` says in words what is expected.
+void check_tensor(const char* name, const ConstTensorView& view, DType dtype, int rank,
+                  const std::array<std::int64_t, 4>& shape, const char* like);
+
+/// Checks that data is there and that the last axis has stride 1 and none is negative.
+void check_layout(const char* name, const ConstTensorView& view);
+
+} // namespace flashomp

@@ -1,0 +1,144 @@
+#include "attention_inputs.hpp"
+
+#include "flashomp/error.hpp"
+
+#include "npy.hpp"
+#include "safetensors.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace flashomp::cli {
+
+namespace {
+
+bool is_floating(DType dtype)
+{
+    return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 || dtype == DType::float64;
+}
+
+/// The tensors that share one dtype and the axis order of --layout.
+bool is_main(const std::string& name)
+{
+    return name == "q" || name == "k" || name == "v" || name == "do" || name == "o";
+}
+
+} // namespace
+
+InputFiles input_files(const AttentionFlags& flags, bool backward)
+{
+    InputFiles files;
+    files.npy.insert(flags.files.begin(), flags.files.end());
+    files.safetensors = flags.in;
+    files.layout = flags.layout;
+    files.dtype = flags.run.dtype;
+    files.backward = backward;
+    return files;
+}
+
+AttentionInputs::AttentionInputs(const InputFiles& files) : layout_(files.layout)
+{
+    read(files);
+    require(files.backward ? std::vector<std::string>{"q", "k", "v", "do"} : std::vector<std::string>{"q", "k", "v"});
+    convert(files.dtype);
+}
+
+void AttentionInputs::read(const InputFiles& files)
+{
+    if (!files.safetensors.empty()) {
+        files_.push_back(files.safetensors);
+        std::vector<std::string> unused;
+        for (auto& [name, tensor] : io::read_safetensors(files.safetensors)) {
+            const std::string wanted = name;
+            const std::vector<TensorOption>& known = tensor_options();
+            const bool used = std::any_of(known.begin(), known.end(), [&](const TensorOption& option) {
+                return wanted == option.name && (files.backward || !option.backward_only);
+            });
+            if (used) {
+                tensors_[name] = std::move(tensor);
+            } else {
+                unused.push_back(name);
+            }
+        }
+        if (!unused.empty()) {
+            notes_.push_back(fmt::format("{} also holds {}, which this command does not read",
+                                         files.safetensors.string(), fmt::join(unused, ", ")));
+        }
+    }
+    for (const auto& [name, path] : files.npy) {
+        if (tensors_.count(name) != 0) {
+            throw Error(fmt::format("{} was given as {} and is also in {}; a tensor comes from one place only.", name,
+                                    path.string(), files.safetensors.string()));
+        }
+        files_.push_back(path);
+        tensors_[name] = io::read_npy(path, {.u2_is_bfloat16 = true});
+    }
+}
+
+void AttentionInputs::require(const std::vector<std::string>& names) const
+{
+    for (const std::string& name : names) {
+        if (tensors_.count(name) == 0) {
+            throw Error(fmt::format("{0} was not given; {1} FILE.npy or a tensor named {0} in --in FILE.safetensors is "
+                                    "needed.",
+                                    name, flag_of(name)));
+        }
+    }
+}
+
+void AttentionInputs::convert(std::optional<DType> dtype)
+{
+    // The dtype of the computation, from q where the user names none. Types that no conversion can help are left for
+    // the library to refuse.
+    const DType q_dtype = tensors_.at("q").dtype();
+    const DType compute = dtype.value_or(q_dtype == DType::float64 ? DType::float32 : q_dtype);
+    std::vector<std::string> silently_narrowed;
+    for (auto& [name, tensor] : tensors_) {
+        const DType from = tensor.dtype();
+        DType to = from;
+        if (is_main(name)) {
+            to = dtype.value_or(from == DType::float64 ? DType::float32 : from);
+        } else if (name == "bias") {
+            to = from == compute ? from : DType::float32;
+        } else if (name == "alibi_slopes" || name == "sink") {
+            to = DType::float32;
+        } else if (name == "lse" && from == DType::float64) {
+            to = DType::float32;
+        }
+        if (from == to || !is_floating(from)) {
+            continue;
+        }
+        tensor = io::converted(tensor, to);
+        if (from == DType::float64 && !(is_main(name) && dtype)) {
+            silently_narrowed.push_back(name);
+        }
+    }
+    if (!silently_narrowed.empty()) {
+        notes_.push_back(fmt::format("converted from float64 to float32: {}", fmt::join(silently_narrowed, ", ")));
+    }
+}
+
+ConstTensorView AttentionInputs::view(const std::string& name) const
+{
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+        return {};
+    }
+    return is_main(name) ? in_layout(found->second.view(), layout_) : found->second.view();
+}
+
+Options AttentionInputs::with_tensors(Options options) const
+{
+    options.alibi_slopes = view("alibi_slopes");
+    options.bias = view("bias");
+    options.key_padding_mask = view("key_padding_mask");
+    options.cu_seqlens_q = view("cu_seqlens_q");
+    options.cu_seqlens_k = view("cu_seqlens_k");
+    options.sink = view("sink");
+    return options;
+}
+
+} // namespace flashomp::cli

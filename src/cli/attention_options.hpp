@@ -1,0 +1,68 @@
+// The command-line options that say what one attention call computes and where: shared by forward, backward, check.
+#pragma once
+
+#include "flashomp/options.hpp"
+#include "flashomp/tensor.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace flashomp::cli {
+
+/// Order of the axes in files of q, k, v, do and of everything shaped like them. Without the batch axis when packed.
+enum class Layout : std::uint8_t { bshd, bhsd };
+
+/// Where and how to run.
+struct RunFlags {
+    std::optional<DType> dtype; ///< convert the inputs to this; unset: what the files hold
+    Backend backend = Backend::automatic;
+    Machine machine = Machine::automatic;
+    Device device;
+    int threads = 0;
+    bool json = false;
+};
+
+/// Everything `forward` and `backward` are told. Tensors are still files here.
+struct AttentionFlags {
+    RunFlags run;
+    Options semantics; ///< all but the tensors and the choices in `run`
+    Layout layout = Layout::bshd;
+    std::string in;                           ///< a .safetensors file; empty when not given
+    std::string out;                          ///< a folder or a .safetensors file
+    std::map<std::string, std::string> files; ///< tensor name (q, alibi_slopes, ...) to .npy file
+};
+
+/// A tensor that may come from its own .npy file.
+struct TensorOption {
+    const char* name; ///< as in a .safetensors file
+    const char* flag; ///< as on the command line
+    const char* help;
+    bool backward_only = false;
+};
+
+/// Every tensor that forward or backward can read.
+[[nodiscard]] const std::vector<TensorOption>& tensor_options();
+
+/// "--alibi" for "alibi_slopes".
+[[nodiscard]] const char* flag_of(const std::string& tensor_name);
+
+/// Adds --dtype, --backend, --device, --machine, --threads and --json. A value that is not allowed throws Error.
+void add_run_options(CLI::App& command, RunFlags& flags);
+
+/// Adds the options of add_run_options() and those of tensors, semantics, layout and files.
+void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backward);
+
+/// The options of one call; tensors are filled in when they are loaded.
+[[nodiscard]] Options call_options(const Options& semantics, const RunFlags& run);
+
+/// "bottom-right" and so on.
+[[nodiscard]] const char* name_of(Causal causal);
+
+} // namespace flashomp::cli

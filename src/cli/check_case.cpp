@@ -1,0 +1,160 @@
+#include "check_case.hpp"
+
+#include "attention_inputs.hpp"
+#include "attention_outputs.hpp"
+
+#include "flashomp/error.hpp"
+
+#include "npy.hpp"
+#include "reference.hpp"
+#include "validate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace flashomp::cli {
+
+namespace {
+
+constexpr double output_factor = 2.0;
+constexpr double gradient_factor = 3.0;
+constexpr double slack = 1e-5;
+
+reference::Rounding rounding_of(DType dtype)
+{
+    switch (dtype) {
+    case DType::bfloat16:
+        return reference::Rounding::bfloat16;
+    case DType::float16:
+        return reference::Rounding::float16;
+    default:
+        return reference::Rounding::float32;
+    }
+}
+
+std::vector<double> as_doubles(const io::HostTensor& tensor)
+{
+    const io::HostTensor wide = io::converted(tensor, DType::float64);
+    const auto* const first = static_cast<const double*>(wide.data());
+    return {first, first + wide.elements()};
+}
+
+/// The largest difference. Values must be finite exactly where expected ones are; an infinity matches itself. Values
+/// that are not what they should be count as infinitely far off, or, in the naive baseline, not at all: an overflow
+/// there must not excuse one here.
+double largest_difference(const std::vector<double>& values, const std::vector<double>& expected, bool is_baseline)
+{
+    double largest = 0.0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        const double value = values.at(i);
+        double difference = std::abs(value - expected[i]);
+        if (!std::isfinite(value) || !std::isfinite(expected[i])) {
+            const bool out_of_place = !(value == expected[i]);
+            difference = out_of_place && !is_baseline ? std::numeric_limits<double>::infinity() : 0.0;
+        }
+        largest = std::max(largest, difference);
+    }
+    return largest;
+}
+
+/// Compares one result with its expected tensor.
+Comparison compare(const CheckCase& check_case, const std::string& name, const io::HostTensor& computed,
+                   const std::vector<double>& naive)
+{
+    const std::filesystem::path& file = check_case.expected.at(name);
+    const io::HostTensor tensor = io::read_npy(file);
+    if (tensor.shape() != computed.shape()) {
+        throw Error(fmt::format("{}: holds {}; {} of this case is {}.", file.string(),
+                                io::describe(tensor.dtype(), tensor.shape()), name,
+                                io::describe(computed.dtype(), computed.shape())));
+    }
+    const std::vector<double> expected = as_doubles(tensor);
+    const double factor = name == "o" || name == "lse" ? output_factor : gradient_factor;
+    return {name, largest_difference(as_doubles(computed), expected, false),
+            factor * largest_difference(naive, expected, true) + slack};
+}
+
+void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs, const Options& options,
+                     CaseResult& result)
+{
+    AttentionOutputs outputs(Layout::bshd); // NaN until somebody writes them
+    ForwardArgs args;
+    args.q = inputs.view("q");
+    args.k = inputs.view("k");
+    args.v = inputs.view("v");
+    args.o = outputs.add_o(args.q, args.v);
+    args.lse = outputs.add_lse(args.q);
+    const Problem problem = validate_forward(args, options);
+    result.forward = forward(args, options);
+
+    BackwardArgs back;
+    back.q = args.q;
+    back.k = args.k;
+    back.v = args.v;
+    back.o = args.o;
+    back.lse = args.lse;
+    back.dout = inputs.view("do");
+    back.dq = outputs.add_like("dq", back.q);
+    back.dk = outputs.add_like("dk", back.k);
+    back.dv = outputs.add_like("dv", back.v);
+    if (check_case.expected.count("dbias") != 0) {
+        back.dbias = outputs.add_plain("dbias", options.bias);
+    }
+    if (check_case.expected.count("dsink") != 0) {
+        back.dsink = outputs.add_plain("dsink", options.sink);
+    }
+    const Problem backward_problem = validate_backward(back, options);
+    result.backward = backward(back, options);
+
+    const reference::Rounding rounding = rounding_of(result.dtype);
+    reference::ForwardResult naive = reference::forward(problem, rounding);
+    reference::BackwardResult naive_back = reference::backward(backward_problem, rounding);
+    const std::map<std::string, const std::vector<double>*> baselines{
+        {"o", &naive.o},        {"lse", &naive.lse},          {"dq", &naive_back.dq},      {"dk", &naive_back.dk},
+        {"dv", &naive_back.dv}, {"dbias", &naive_back.dbias}, {"dsink", &naive_back.dsink}};
+    for (const auto& [name, tensor] : outputs.tensors()) {
+        result.comparisons.push_back(compare(check_case, name, tensor, *baselines.at(name)));
+    }
+}
+
+} // namespace
+
+const Comparison* CaseResult::find(const std::string& result) const
+{
+    const auto found = std::find_if(comparisons.begin(), comparisons.end(),
+                                    [&](const Comparison& comparison) { return comparison.name == result; });
+    return found == comparisons.end() ? nullptr : &*found;
+}
+
+CaseResult run_case(const CheckCase& check_case, const RunFlags& run)
+{
+    CaseResult result;
+    result.name = check_case.name;
+    result.dtype = run.dtype.value_or(DType::float32);
+    InputFiles files;
+    files.npy = check_case.inputs;
+    files.dtype = result.dtype;
+    files.backward = true;
+    const AttentionInputs inputs(files);
+    const Options options = inputs.with_tensors(call_options(check_case.options, run));
+    try {
+        run_and_compare(check_case, inputs, options, result);
+        const bool passed = std::all_of(result.comparisons.begin(), result.comparisons.end(),
+                                        [](const Comparison& comparison) { return comparison.passed(); });
+        result.outcome = passed ? Outcome::passed : Outcome::failed;
+    } catch (const NotBuilt& missing) {
+        result.reason = missing.what();
+    } catch (const Error& error) {
+        throw Error(fmt::format("case {}: {}", check_case.name, error.what()));
+    }
+    return result;
+}
+
+} // namespace flashomp::cli

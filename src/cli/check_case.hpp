@@ -1,0 +1,46 @@
+// One case of `flashomp check`: forward and backward, compared with the expected tensors by the tolerance rule of
+// FlashAttention-2's own tests: max|out - expected| <= factor * max|naive - expected| + 1e-5, where naive is standard
+// attention that rounds to the tested dtype after each operation, and factor is 2 for o and LSE, 3 for gradients.
+#pragma once
+
+#include "attention_options.hpp"
+#include "check_cases.hpp"
+
+#include "flashomp/attention.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flashomp::cli {
+
+/// How far one result is from what it should be.
+struct Comparison {
+    std::string name;   ///< o, lse, dq, ...
+    double error = 0.0; ///< largest difference; infinite where a NaN or an infinity is out of place
+    double bound = 0.0;
+
+    [[nodiscard]] bool passed() const { return error <= bound; } // a NaN fails
+};
+
+enum class Outcome : std::uint8_t { passed, failed, skipped };
+
+struct CaseResult {
+    std::string name;
+    Outcome outcome = Outcome::skipped;
+    std::string reason; ///< why it was skipped
+    DType dtype = DType::float32;
+    std::vector<Comparison> comparisons;
+    Report forward, backward;
+
+    /// Null unless the case has this result.
+    [[nodiscard]] const Comparison* find(const std::string& result) const;
+    [[nodiscard]] bool ran() const { return outcome != Outcome::skipped; }
+    [[nodiscard]] bool on_device() const { return forward.on_device && backward.on_device; }
+};
+
+/// Runs a case in run.dtype (default float32). A case that this build cannot do yet is skipped; other bad input throws
+/// Error.
+[[nodiscard]] CaseResult run_case(const CheckCase& check_case, const RunFlags& run);
+
+} // namespace flashomp::cli

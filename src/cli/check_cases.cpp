@@ -1,0 +1,217 @@
+#include "check_cases.hpp"
+
+#include "flashomp/error.hpp"
+
+#include "input_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+namespace flashomp::cli {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::array side_inputs{"alibi_slopes", "bias", "key_padding_mask", "cu_seqlens_q", "cu_seqlens_k", "sink"};
+constexpr std::array side_gradients{"dbias", "dsink"};
+constexpr std::int64_t largest_list = std::int64_t{1} << 24; // bytes of cases.json
+
+/// Where in which file something is wrong.
+struct Place {
+    const fs::path& file;
+    std::string inside;
+
+    [[noreturn]] void refuse(const std::string& what) const
+    {
+        throw Error(fmt::format("{}: {}{}.", file.string(), inside, what));
+    }
+};
+
+/// The text of the file as JSON; a key that appears twice in one object is refused, where JSON would take the last.
+json parse_json(const fs::path& path)
+{
+    io::InputFile file(path);
+    if (file.size() > largest_list) {
+        throw Error(
+            fmt::format("{}: has {} bytes; a list of cases has at most {}.", path.string(), file.size(), largest_list));
+    }
+    std::string text(static_cast<std::size_t>(file.size()), '\0');
+    file.read(text.data(), file.size());
+
+    std::vector<std::set<std::string>> open_objects;
+    std::string repeated;
+    const json::parser_callback_t watch_keys = [&](int, json::parse_event_t event, json& value) {
+        if (event == json::parse_event_t::object_start) {
+            open_objects.emplace_back();
+        } else if (event == json::parse_event_t::object_end) {
+            open_objects.pop_back();
+        } else if (event == json::parse_event_t::key) {
+            if (!open_objects.back().insert(value.get<std::string>()).second) {
+                repeated = value.get<std::string>();
+            }
+        }
+        return true;
+    };
+    json parsed;
+    try {
+        parsed = json::parse(text, watch_keys);
+    } catch (const json::parse_error& error) {
+        throw Error(fmt::format("{}: is not JSON (byte {}).", path.string(), error.byte));
+    }
+    if (!repeated.empty()) {
+        throw Error(
+            fmt::format("{}: the key '{}' appears twice in one object; once is allowed.", path.string(), repeated));
+    }
+    return parsed;
+}
+
+/// An object all of whose keys are allowed.
+template <class Allowed>
+void require_object(const json& value, const Allowed& allowed, const Place& place)
+{
+    if (!value.is_object()) {
+        place.refuse("an object is needed");
+    }
+    for (const auto& [key, ignored] : value.items()) {
+        if (std::find(allowed.begin(), allowed.end(), std::string_view(key)) == allowed.end()) {
+            place.refuse(fmt::format("the key '{}' is unknown; allowed are {}", key, fmt::join(allowed, ", ")));
+        }
+    }
+}
+
+/// The name of a file or folder directly inside another folder.
+std::string plain_name(const json& value, const std::string& key, const Place& place)
+{
+    const std::string name = value.is_string() ? value.get<std::string>() : std::string();
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\\\0\n", 4)) != std::string::npos) {
+        place.refuse(fmt::format("'{}' must be the name of a file or folder, without a path", key));
+    }
+    return name;
+}
+
+double finite_number(const json& value, const char* key, const Place& place)
+{
+    if (!value.is_number() || !std::isfinite(value.get<double>())) {
+        place.refuse(fmt::format("'{}' must be a number", key));
+    }
+    return value.get<double>();
+}
+
+Options parse_options(const json& value, const Place& place)
+{
+    constexpr std::array<std::string_view, 4> keys{"causal", "window", "softcap", "scale"};
+    require_object(value, keys, place);
+    Options options;
+    if (value.contains("causal")) {
+        const json& causal = value.at("causal");
+        if (causal == "top_left") {
+            options.causal = Causal::top_left;
+        } else if (causal == "bottom_right") {
+            options.causal = Causal::bottom_right;
+        } else if (causal != "none") {
+            place.refuse("'causal' must be none, top_left or bottom_right");
+        }
+    }
+    if (value.contains("window")) {
+        const json& window = value.at("window");
+        if (!window.is_array() || window.size() != 2 || !window[0].is_number_integer() ||
+            !window[1].is_number_integer()) {
+            place.refuse("'window' must be two whole numbers [left, right]");
+        }
+        options.window = {window[0].get<std::int64_t>(), window[1].get<std::int64_t>()};
+    }
+    if (value.contains("softcap")) {
+        options.softcap = finite_number(value.at("softcap"), "softcap", place);
+    }
+    if (value.contains("scale")) {
+        options.scale = finite_number(value.at("scale"), "scale", place);
+    }
+    return options;
+}
+
+CheckCase parse_case(const json& value, std::size_t index, const fs::path& directory, const fs::path& file)
+{
+    Place place{file, fmt::format("case number {}: ", index + 1)};
+    std::vector<std::string_view> keys{"name", "options"};
+    keys.insert(keys.end(), side_inputs.begin(), side_inputs.end());
+    keys.insert(keys.end(), side_gradients.begin(), side_gradients.end());
+    require_object(value, keys, place);
+    if (!value.contains("name") || !value.contains("options")) {
+        place.refuse("'name' and 'options' are needed");
+    }
+    CheckCase result;
+    result.name = plain_name(value.at("name"), "name", place);
+    place.inside = fmt::format("case '{}': ", result.name);
+    result.options = parse_options(value.at("options"), place);
+
+    const fs::path folder = directory / result.name;
+    for (const char* name : {"q", "k", "v", "do"}) {
+        result.inputs[name] = folder / (std::string(name) + ".npy");
+    }
+    for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
+        result.expected[name] = folder / (std::string(name) + ".npy");
+    }
+    for (const char* name : side_inputs) {
+        if (value.contains(name)) {
+            result.inputs[name] = folder / plain_name(value.at(name), name, place);
+        }
+    }
+    for (const char* name : side_gradients) {
+        if (!value.contains(name)) {
+            continue;
+        }
+        if (!value.contains(name + 1)) { // "dbias" without "bias"
+            place.refuse(fmt::format("'{}' needs '{}'", name, name + 1));
+        }
+        result.expected[name] = folder / plain_name(value.at(name), name, place);
+    }
+    return result;
+}
+
+} // namespace
+
+std::vector<CheckCase> read_cases(const fs::path& directory)
+{
+    std::error_code error;
+    if (!fs::is_directory(directory, error)) {
+        throw Error(fmt::format("{}: there is no such folder; check needs a folder with cases.json in it.",
+                                directory.string()));
+    }
+    const fs::path file = directory / "cases.json";
+    const json list = parse_json(file);
+    const Place place{file, ""};
+    constexpr std::array<std::string_view, 4> keys{"layout", "inputs", "expected", "cases"};
+    require_object(list, keys, place);
+    for (const char* words : {"layout", "inputs", "expected"}) {
+        if (list.contains(words) && !list.at(words).is_string()) {
+            place.refuse(fmt::format("'{}' must be text", words));
+        }
+    }
+    if (!list.contains("cases") || !list.at("cases").is_array() || list.at("cases").empty()) {
+        place.refuse("'cases' must be a list of at least one case");
+    }
+    std::vector<CheckCase> cases;
+    std::set<std::string> names;
+    for (const json& value : list.at("cases")) {
+        cases.push_back(parse_case(value, cases.size(), directory, file));
+        if (!names.insert(cases.back().name).second) {
+            place.refuse(fmt::format("the case '{}' appears twice", cases.back().name));
+        }
+    }
+    return cases;
+}
+
+} // namespace flashomp::cli

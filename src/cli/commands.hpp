@@ -1,0 +1,25 @@
+// The subcommands. Each add_*_command() registers one with CLI11; when the user names it, `chosen` becomes what
+// main() then runs: a function that returns the exit status and throws Error for bad input.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace flashomp::cli {
+
+using Command = std::function<int()>;
+
+/// Exit statuses of every command.
+constexpr int status_ok = 0;
+constexpr int status_falls_short = 1; ///< check: a case misses its bound
+constexpr int status_bad_input = 2;
+
+void add_info_command(CLI::App& app, Command& chosen);
+void add_forward_command(CLI::App& app, Command& chosen);
+void add_backward_command(CLI::App& app, Command& chosen);
+void add_check_command(CLI::App& app, Command& chosen);
+
+} // namespace flashomp::cli

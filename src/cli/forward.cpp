@@ -1,0 +1,63 @@
+// flashomp forward: o and lse from q, k and v.
+#include "attention_inputs.hpp"
+#include "attention_outputs.hpp"
+#include "commands.hpp"
+#include "progress.hpp"
+#include "summary.hpp"
+
+#include "flashomp/attention.hpp"
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+namespace flashomp::cli {
+
+namespace {
+
+constexpr const char* help =
+    R"(Exact attention: o = softmax(scale*q.k^T, masked).v and its log-sum-exp (natural logarithm).
+Writes o (dtype of q) and lse (float32 [B, Hq, Nq]); nothing is written when anything fails.)";
+
+constexpr const char* examples = R"(Examples:
+  flashomp forward --q q.npy --k k.npy --v v.npy --causal bottom-right --out results
+  flashomp forward --in qkv.safetensors --dtype bfloat16 --window 128,0 --out o.safetensors
+  flashomp forward --q q.npy --k k.npy --v v.npy --layout bhsd --device 0 --json --out results)";
+
+int run_forward(const AttentionFlags& flags)
+{
+    const AttentionInputs inputs(input_files(flags, false));
+    const OutputPlace place(flags.out, {"o", "lse"}, inputs.files());
+
+    ForwardArgs args;
+    args.q = inputs.view("q");
+    args.k = inputs.view("k");
+    args.v = inputs.view("v");
+    AttentionOutputs outputs(flags.layout);
+    args.o = outputs.add_o(args.q, args.v);
+    args.lse = outputs.add_lse(args.q);
+
+    Summary summary{"forward",    &inputs, inputs.with_tensors(call_options(flags.semantics, flags.run)),
+                    flags.layout, {},      {}};
+    {
+        const Progress progress("forward");
+        summary.passes.emplace_back("forward", forward(args, summary.options));
+    }
+    summary.written = place.write(outputs, flags.layout);
+    print_summary(summary, flags.run.json);
+    return status_ok;
+}
+
+} // namespace
+
+void add_forward_command(CLI::App& app, Command& chosen)
+{
+    CLI::App* const command = app.add_subcommand("forward", "Attention and its log-sum-exp, from tensors in files");
+    command->description(help);
+    command->footer(examples);
+    const auto flags = std::make_shared<AttentionFlags>();
+    add_attention_options(*command, *flags, false);
+    command->callback([flags, &chosen] { chosen = [flags] { return run_forward(*flags); }; });
+}
+
+} // namespace flashomp::cli

@@ -1,0 +1,98 @@
+// flashomp info: what this build is and which devices it finds.
+#include "commands.hpp"
+#include "report.hpp"
+
+#include "flashomp/device.hpp"
+#include "flashomp/version.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <omp.h>
+
+namespace flashomp::cli {
+
+namespace {
+
+std::string or_unknown(const std::string& text)
+{
+    return text.empty() ? "unknown" : text;
+}
+
+/// Why a call that leaves the choice open would run where it would.
+std::string default_place(const std::vector<DeviceInfo>& found)
+{
+    if (!found.empty()) {
+        return fmt::format("runs on {} (device {}) unless told otherwise: it is the first GPU", found.front().name,
+                           found.front().index);
+    }
+    const bool can_offload = std::string(build_info().offload) != "none";
+    return fmt::format("runs on the host: {}", can_offload ? "no GPU was found" : "this build has no GPU code");
+}
+
+void print_as_json(const std::vector<DeviceInfo>& found)
+{
+    Json json;
+    json["command"] = "info";
+    json["build"] = build_json();
+    json["host"] = {{"isa", host_isa()}, {"threads", omp_get_max_threads()}};
+    json["devices"] = Json::array();
+    for (const DeviceInfo& device : found) {
+        json["devices"].push_back({{"index", device.index},
+                                   {"name", device.name},
+                                   {"capability", device.capability},
+                                   {"multiprocessors", device.multiprocessors},
+                                   {"driver", device.driver}});
+    }
+    json["note"] = default_place(found);
+    print_json(json);
+}
+
+void print_as_text(const std::vector<DeviceInfo>& found)
+{
+    const BuildInfo& build = build_info();
+    Table table;
+    table.add({"flashomp", build.version});
+    table.add({"commit", build.commit});
+    table.add({"compiler", build.compiler});
+    table.add({"flags", build.flags});
+    table.add({"offload", build.offload});
+    table.add({"backends", fmt::format("{},reference", build.backends)});
+    table.add({"host", fmt::format("{}, {} threads", host_isa(), omp_get_max_threads())});
+    if (found.empty()) {
+        table.add({"devices", "none"});
+    }
+    for (const DeviceInfo& device : found) {
+        table.add({fmt::format("device {}", device.index),
+                   fmt::format("{}, compute capability {}, {} multiprocessors, driver {}", device.name,
+                               or_unknown(device.capability), device.multiprocessors, or_unknown(device.driver))});
+    }
+    fmt::print("{}{}\n", table.text(), default_place(found));
+}
+
+} // namespace
+
+void add_info_command(CLI::App& app, Command& chosen)
+{
+    CLI::App* const command = app.add_subcommand("info", "This build, this machine and the devices found");
+    command->footer("Examples:\n  flashomp info\n  flashomp info --json");
+    const auto json = std::make_shared<bool>(false);
+    command->add_flag("--json", *json, "print one JSON object to stdout");
+    command->callback([json, &chosen] {
+        chosen = [json] {
+            const std::vector<DeviceInfo> found = devices();
+            if (*json) {
+                print_as_json(found);
+            } else {
+                print_as_text(found);
+            }
+            return status_ok;
+        };
+    });
+}
+
+} // namespace flashomp::cli

@@ -1,0 +1,89 @@
+// The flashomp command: picks the subcommand and turns every failure into one sentence and an exit status.
+#include "commands.hpp"
+
+#include "flashomp/error.hpp"
+#include "flashomp/version.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace {
+
+using flashomp::cli::Command;
+
+constexpr const char* about = R"(Exact attention (FlashAttention) on CPUs and GPUs, from one OpenMP source.
+
+Exit status: 0 success, 1 check found a case that falls short, 2 bad input (nothing is written).)";
+
+constexpr const char* examples = R"(Examples:
+  flashomp info
+  flashomp forward --q q.npy --k k.npy --v v.npy --causal bottom-right --out results
+  flashomp check tests/cases --dtype bfloat16
+`flashomp COMMAND --help` lists the options of a command.)";
+
+int fail(std::string sentence)
+{
+    std::replace(sentence.begin(), sentence.end(), '\n', ' ');
+    fmt::print(stderr, "flashomp: {}\n", sentence);
+    return flashomp::cli::status_bad_input;
+}
+
+/// A mistake on the command line, in CLI11's words plus where to look.
+std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)
+{
+    std::string command = "flashomp";
+    for (const CLI::App* const sub : app.get_subcommands()) {
+        command += " " + sub->get_name();
+    }
+    std::string what = error.what();
+    what.erase(what.find_last_not_of(". \n") + 1);
+    return fmt::format("{}; `{} --help` lists what is allowed.", what, command);
+}
+
+int run(int argc, char** argv)
+{
+    CLI::App app(about, "flashomp");
+    app.footer(examples);
+    app.set_version_flag("--version", std::string("flashomp ") + flashomp::build_info().version);
+    app.require_subcommand(1);
+    Command chosen;
+    flashomp::cli::add_info_command(app, chosen);
+    flashomp::cli::add_forward_command(app, chosen);
+    flashomp::cli::add_backward_command(app, chosen);
+    flashomp::cli::add_check_command(app, chosen);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+            return app.exit(error); // --help, --version
+        }
+        return fail(usage_sentence(app, error));
+    }
+    const int status = chosen();
+    if (std::fflush(stdout) != 0) {
+        return fail("the results cannot be printed to standard output; it must be writable.");
+    }
+    return status;
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    try {
+        return run(argc, argv);
+    } catch (const flashomp::Error& error) {
+        return fail(error.what());
+    } catch (const std::bad_alloc&) {
+        return fail("there is not enough memory for these tensors.");
+    } catch (const std::exception& error) {
+        return fail(fmt::format("unexpected failure: {}", error.what()));
+    }
+}

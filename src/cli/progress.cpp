@@ -1,0 +1,63 @@
+#include "progress.hpp"
+
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace flashomp::cli {
+
+namespace {
+
+constexpr auto patience = std::chrono::milliseconds(1500);
+constexpr auto refresh = std::chrono::milliseconds(250);
+constexpr const char* clear_line = "\r\x1b[K";
+
+} // namespace
+
+Progress::Progress(std::string label) : label_(std::move(label))
+{
+    if (::isatty(STDERR_FILENO) == 1) {
+        thread_ = std::thread([this] { run(); });
+    }
+}
+
+Progress::~Progress()
+{
+    {
+        const std::lock_guard lock(mutex_);
+        done_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) {
+        thread_.join();
+    }
+}
+
+void Progress::show(std::string label)
+{
+    const std::lock_guard lock(mutex_);
+    label_ = std::move(label);
+}
+
+void Progress::run()
+{
+    std::unique_lock lock(mutex_);
+    auto next = start_ + patience;
+    bool shown = false;
+    while (!changed_.wait_until(lock, next, [this] { return done_; })) {
+        const auto seconds =
+            std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start_).count();
+        fmt::print(stderr, "{}flashomp: {} ... {} s", clear_line, label_, seconds);
+        std::fflush(stderr);
+        shown = true;
+        next = std::chrono::steady_clock::now() + refresh;
+    }
+    if (shown) {
+        fmt::print(stderr, "{}", clear_line);
+        std::fflush(stderr);
+    }
+}
+
+} // namespace flashomp::cli

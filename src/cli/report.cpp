@@ -1,0 +1,127 @@
+#include "report.hpp"
+
+#include "flashomp/version.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace flashomp::cli {
+
+std::string time_text(double seconds)
+{
+    if (seconds < 1e-3) {
+        return fmt::format("{:.1f} us", seconds * 1e6);
+    }
+    if (seconds < 1.0) {
+        return fmt::format("{:.2f} ms", seconds * 1e3);
+    }
+    return fmt::format("{:.2f} s", seconds);
+}
+
+std::string bytes_text(std::int64_t bytes)
+{
+    constexpr std::array units{"KiB", "MiB", "GiB", "TiB"};
+    if (bytes < 1024) {
+        return fmt::format("{} B", bytes);
+    }
+    double amount = static_cast<double>(bytes) / 1024.0;
+    std::size_t unit = 0;
+    while (amount >= 1024.0 && unit + 1 < units.size()) {
+        amount /= 1024.0;
+        ++unit;
+    }
+    return fmt::format("{:.1f} {}", amount, units.at(unit));
+}
+
+std::string error_text(double error)
+{
+    if (error == 0.0 || !std::isfinite(error)) {
+        return fmt::format("{:g}", error);
+    }
+    const std::string text = fmt::format("{:.1e}", error); // 2.1e-07
+    const std::size_t e = text.find('e');
+    return fmt::format("{}e{}", text.substr(0, e), std::stoi(text.substr(e + 1)));
+}
+
+std::string implementation_text(const Report& report)
+{
+    return report.machine.empty() ? report.backend : report.backend + "/" + report.machine;
+}
+
+std::string where_text(const Report& report)
+{
+    // The note of a run says "running on the host: why"; the where is said already.
+    const std::size_t colon = report.note.find(": ");
+    const std::string why = colon == std::string::npos ? report.note : report.note.substr(colon + 2);
+    return fmt::format("ran on {}, {}{}{}", report.ran_on, implementation_text(report), why.empty() ? "" : ": ", why);
+}
+
+Json report_json(const Report& report)
+{
+    return {{"backend", report.backend},
+            {"machine", report.machine},
+            {"ran_on", report.ran_on},
+            {"on_device", report.on_device},
+            {"note", report.note},
+            {"seconds", report.seconds},
+            {"extra_bytes", report.extra_bytes},
+            {"staged_bytes", report.staged_bytes},
+            {"standard_bytes", report.standard_bytes}};
+}
+
+Json shape_json(const ConstTensorView& view)
+{
+    return std::vector<std::int64_t>(view.shape.begin(), view.shape.begin() + view.rank);
+}
+
+Json build_json()
+{
+    const BuildInfo& info = build_info();
+    return {{"version", info.version}, {"commit", info.commit},   {"compiler", info.compiler},
+            {"flags", info.flags},     {"offload", info.offload}, {"backends", info.backends}};
+}
+
+std::string Table::text() const
+{
+    std::vector<std::size_t> widths;
+    std::vector<bool> used;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+        widths.resize(std::max(widths.size(), rows_[row].size()));
+        used.resize(widths.size());
+        for (std::size_t column = 0; column < rows_[row].size(); ++column) {
+            widths[column] = std::max(widths[column], rows_[row][column].size());
+            used[column] = used[column] || (row > 0 && !rows_[row][column].empty());
+        }
+    }
+    std::string text;
+    for (const std::vector<std::string>& row : rows_) {
+        std::string line;
+        for (std::size_t column = 0; column < row.size(); ++column) {
+            if (used[column]) {
+                line += fmt::format("{:<{}}  ", row[column], widths[column]);
+            }
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n";
+    }
+    return text;
+}
+
+void print_json(const Json& json)
+{
+    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+void print_notes(const std::vector<std::string>& notes)
+{
+    for (const std::string& note : notes) {
+        fmt::print(stderr, "flashomp: note: {}\n", note);
+    }
+}
+
+} // namespace flashomp::cli

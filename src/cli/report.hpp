@@ -1,0 +1,58 @@
+// How results are worded: numbers with units, tables, where a call ran and why.
+#pragma once
+
+#include "flashomp/attention.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace flashomp::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// "12.3 us", "4.56 ms", "7.89 s".
+[[nodiscard]] std::string time_text(double seconds);
+
+/// "512 B", "4.0 KiB", "1.5 GiB".
+[[nodiscard]] std::string bytes_text(std::int64_t bytes);
+
+/// Two digits without padding: "2.1e-7", "0", "nan", "inf".
+[[nodiscard]] std::string error_text(double error);
+
+/// "openmp/host-avx512".
+[[nodiscard]] std::string implementation_text(const Report& report);
+
+/// "ran on host (2 threads), openmp/host-avx512: no GPU was found".
+[[nodiscard]] std::string where_text(const Report& report);
+
+/// Every field of a report.
+[[nodiscard]] Json report_json(const Report& report);
+
+/// The extents of a view as an array.
+[[nodiscard]] Json shape_json(const ConstTensorView& view);
+
+/// Version, commit, compiler and flags of this build.
+[[nodiscard]] Json build_json();
+
+/// Rows of text with aligned columns; the first row is the heading.
+class Table {
+public:
+    void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+
+    /// Columns whose cells below the heading are all empty are left out.
+    [[nodiscard]] std::string text() const;
+
+private:
+    std::vector<std::vector<std::string>> rows_;
+};
+
+/// Prints the object to stdout.
+void print_json(const Json& json);
+
+/// Prints "flashomp: note: ..." lines to stderr.
+void print_notes(const std::vector<std::string>& notes);
+
+} // namespace flashomp::cli

@@ -1,0 +1,130 @@
+#include "summary.hpp"
+
+#include "report.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace flashomp::cli {
+
+namespace {
+
+/// The options that are on, in words.
+std::string options_text(const Options& options)
+{
+    std::string text;
+    const auto add = [&text](const std::string& words) { text += (text.empty() ? "" : ", ") + words; };
+    if (options.scale) {
+        add(fmt::format("scale {:g}", *options.scale));
+    }
+    if (options.causal != Causal::none) {
+        add(fmt::format("causal {}", name_of(options.causal)));
+    }
+    if (options.window.left >= 0 || options.window.right >= 0) {
+        add(fmt::format("window {},{}", options.window.left, options.window.right));
+    }
+    if (options.softcap > 0.0) {
+        add(fmt::format("softcap {:g}", options.softcap));
+    }
+    if (options.dropout.probability > 0.0) {
+        add(fmt::format("dropout {:g} (seed {}, offset {})", options.dropout.probability, options.dropout.seed,
+                        options.dropout.offset));
+    }
+    const auto tensor = [&add](const char* name, const ConstTensorView& view) {
+        if (view) {
+            add(fmt::format("{} {}", name, shape_string(view)));
+        }
+    };
+    tensor("ALiBi", options.alibi_slopes);
+    tensor("bias", options.bias);
+    tensor("key padding", options.key_padding_mask);
+    tensor("cu_seqlens_q", options.cu_seqlens_q);
+    tensor("cu_seqlens_k", options.cu_seqlens_k);
+    tensor("sink", options.sink);
+    return text.empty() ? "no mask, default scale" : text;
+}
+
+Json options_json(const Options& options)
+{
+    Json json;
+    json["scale"] = options.scale ? Json(*options.scale) : Json();
+    json["causal"] = name_of(options.causal);
+    json["window"] = {options.window.left, options.window.right};
+    json["softcap"] = options.softcap;
+    json["dropout"] = {{"probability", options.dropout.probability},
+                       {"seed", options.dropout.seed},
+                       {"offset", options.dropout.offset}};
+    return json;
+}
+
+Json inputs_json(const AttentionInputs& inputs)
+{
+    Json json = Json::object();
+    for (const TensorOption& option : tensor_options()) {
+        if (const ConstTensorView view = inputs.view(option.name)) {
+            json[option.name] = {{"dtype", name_of(view.dtype)}, {"shape", shape_json(view)}};
+        }
+    }
+    return json;
+}
+
+void print_as_json(const Summary& summary)
+{
+    Json json;
+    json["command"] = summary.command;
+    json["inputs"] = inputs_json(*summary.inputs);
+    json["layout"] = summary.layout == Layout::bshd ? "bshd" : "bhsd";
+    json["options"] = options_json(summary.options);
+    for (const auto& [pass, report] : summary.passes) {
+        json["passes"][pass] = report_json(report);
+    }
+    for (const Written& file : summary.written) {
+        json["outputs"][file.name] = file.path.string();
+    }
+    const Report& last = summary.passes.back().second;
+    json["ran_on"] = last.ran_on;
+    json["on_device"] = last.on_device;
+    json["note"] = last.note;
+    json["notes"] = summary.inputs->notes();
+    json["build"] = build_json();
+    print_json(json);
+}
+
+void print_as_text(const Summary& summary)
+{
+    const AttentionInputs& inputs = *summary.inputs;
+    fmt::print("{} in {}: q {}, k {}, v {}; {}\n", summary.command, name_of(inputs.view("q").dtype),
+               shape_string(inputs.view("q")), shape_string(inputs.view("k")), shape_string(inputs.view("v")),
+               options_text(summary.options));
+    Table files;
+    files.add({"wrote", "holds", "file"});
+    for (const Written& file : summary.written) {
+        files.add({file.name, file.description, file.path.string()});
+    }
+    fmt::print("{}", files.text());
+    for (const auto& [pass, report] : summary.passes) {
+        fmt::print("{} took {}, extra memory {} (standard attention: {})\n", pass, time_text(report.seconds),
+                   bytes_text(report.extra_bytes), bytes_text(report.standard_bytes));
+    }
+    const std::string where = where_text(summary.passes.back().second);
+    for (const auto& [pass, report] : summary.passes) {
+        if (where_text(report) != where) {
+            fmt::print("{} {}\n", pass, where_text(report));
+        }
+    }
+    fmt::print("{}\n", where);
+}
+
+} // namespace
+
+void print_summary(const Summary& summary, bool json)
+{
+    print_notes(summary.inputs->notes());
+    if (json) {
+        print_as_json(summary);
+    } else {
+        print_as_text(summary);
+    }
+}
+
+} // namespace flashomp::cli

@@ -1,0 +1,32 @@
+#include "problem.hpp"
+
+namespace flashomp {
+
+std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
+{
+    std::vector<std::pair<const char*, ConstTensorView>> all = {
+        {"q", q},
+        {"k", k},
+        {"v", v},
+        {"alibi_slopes", alibi_slopes},
+        {"bias", bias},
+        {"key_padding_mask", key_padding_mask},
+        {"cu_seqlens_q", cu_seqlens_q},
+        {"cu_seqlens_k", cu_seqlens_k},
+        {"sink", sink},
+    };
+    if (is_backward) {
+        all.insert(all.end(), {{"o", o}, {"lse", lse}, {"dout", dout}});
+    }
+    return all;
+}
+
+std::vector<std::pair<const char*, TensorView>> Problem::outputs() const
+{
+    if (is_backward) {
+        return {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"dbias", dbias}, {"dsink", dsink}};
+    }
+    return {{"o", o}, {"lse", lse}};
+}
+
+} // namespace flashomp

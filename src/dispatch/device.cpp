@@ -1,0 +1,93 @@
+// What is known about devices and the host. OpenMP 5 tells how many devices there are, not what they are; the
+// CUDA driver, opened only if it is there, adds the names.
+#include "flashomp/device.hpp"
+
+#include "device_count.hpp"
+#include "host.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace flashomp {
+
+namespace {
+
+template <class Function>
+Function symbol(void* library, const char* name)
+{
+    return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+void describe(DeviceInfo& info)
+{
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (driver == nullptr) {
+        return;
+    }
+    const auto init = symbol<int (*)(unsigned)>(driver, "cuInit");
+    const auto name = symbol<int (*)(char*, int, int)>(driver, "cuDeviceGetName");
+    const auto attribute = symbol<int (*)(int*, int, int)>(driver, "cuDeviceGetAttribute");
+    const auto version = symbol<int (*)(int*)>(driver, "cuDriverGetVersion");
+    if (init == nullptr || name == nullptr || attribute == nullptr || version == nullptr || init(0) != 0) {
+        return; // the library stays open: libgomp uses it too
+    }
+    std::array<char, 128> text{};
+    if (name(text.data(), static_cast<int>(text.size()), info.index) == 0) {
+        info.name = text.data();
+    }
+    // Numbers of cuda.h's CUdevice_attribute.
+    constexpr int multiprocessor_count = 16, capability_major = 75, capability_minor = 76;
+    int major = 0;
+    int minor = 0;
+    attribute(&info.multiprocessors, multiprocessor_count, info.index);
+    if (attribute(&major, capability_major, info.index) == 0 && attribute(&minor, capability_minor, info.index) == 0) {
+        info.capability = fmt::format("{}.{}", major, minor);
+    }
+    int number = 0;
+    if (version(&number) == 0) {
+        info.driver = fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+    }
+}
+
+} // namespace
+
+std::vector<DeviceInfo> devices()
+{
+    static const std::vector<DeviceInfo> found = [] {
+        std::vector<DeviceInfo> list;
+        for (int index = 0; index < offload::device_count(); ++index) {
+            DeviceInfo info;
+            info.index = index;
+            info.name = fmt::format("OpenMP device {}", index);
+            describe(info);
+            list.push_back(info);
+        }
+        return list;
+    }();
+    return found;
+}
+
+const offload::HostIsa& choose_host_isa()
+{
+    // Read every time: tests change it between calls.
+    const char* forced = std::getenv("FLASHOMP_HOST_ISA"); // NOLINT(concurrency-mt-unsafe)
+    std::string names;
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        if (!isa.is_supported()) {
+            continue;
+        }
+        if (forced == nullptr || *forced == '\0' || isa.name == forced) {
+            return isa;
+        }
+        names += (names.empty() ? "" : ", ") + std::string(isa.name);
+    }
+    throw Error(fmt::format("FLASHOMP_HOST_ISA was '{}'; this CPU and build have: {}.", forced, names));
+}
+
+std::string host_isa() { return std::string(choose_host_isa().name); }
+
+} // namespace flashomp

@@ -1,0 +1,39 @@
+// Host tensors on a device: copies in before the kernels, copies out after.
+#pragma once
+
+#include "flashomp/tensor.hpp"
+#include "workspace.hpp"
+
+#include <deque>
+#include <vector>
+
+namespace flashomp {
+
+/// The device copies of one call's host tensors. Tensors that are on the device already are used where they are,
+/// and on the host (device -1) everything is.
+class Staging {
+public:
+    explicit Staging(int device) : device_(device) {}
+
+    /// The tensor where kernels on the device can read it.
+    ConstTensorView input(const ConstTensorView& view);
+    /// The tensor where kernels on the device can write it; finish() brings it back.
+    TensorView output(const TensorView& view);
+    /// Copies every output to where the caller wants it.
+    void finish();
+
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+private:
+    struct Output {
+        TensorView caller, copy;
+    };
+    TensorView reserve(const ConstTensorView& view);
+
+    int device_;
+    std::int64_t bytes_ = 0;
+    std::deque<Workspace> copies_;
+    std::vector<Output> outputs_;
+};
+
+} // namespace flashomp

@@ -1,0 +1,34 @@
+// What is decided before anything is launched: machine, block sizes, crews and memory.
+#pragma once
+
+#include "launch.hpp"
+#include "problem.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flashomp {
+
+/// Where a plan is for.
+struct Hardware {
+    bool is_device = false;
+    int device = -1;                         ///< OpenMP device number
+    int multiprocessors = 0;                 ///< of the device; 0 when unknown
+    int threads = 1;                         ///< host threads
+    const offload::HostIsa* isa = nullptr;   ///< host instruction set
+};
+
+struct Plan {
+    Machine machine = Machine::automatic;
+    std::string machine_name;               ///< as in Report::machine
+    std::vector<offload::Launch> passes;    ///< in order; memory not yet assigned
+    std::int64_t crew_memory_bytes = 0;     ///< host or global memory of all crews, the most any pass needs
+    std::int64_t delta_bytes = 0;           ///< D, backward only
+    std::int64_t lse_bytes = 0;
+};
+
+/// Throws Error when options.machine cannot run on this hardware.
+Plan plan(const Problem& problem, const Hardware& hardware);
+
+} // namespace flashomp

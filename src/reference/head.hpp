@@ -1,0 +1,107 @@
+// One query head of one sequence: which of its scores are visible, and what is added to them (design: "Semantics").
+#pragma once
+
+#include "element.hpp"
+#include "flashomp/dropout.hpp"
+#include "problem.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace flashomp::reference {
+
+/// One entry of the batch. first_q and first_k are its first rows in q and k with batch and seqlen flattened.
+struct Sequence {
+    std::int64_t batch = 0;
+    std::int64_t first_q = 0, first_k = 0;
+    std::int64_t length_q = 0, length_k = 0;
+};
+
+/// The sequences of a batch, padded or packed.
+[[nodiscard]] inline std::vector<Sequence> sequences(const Problem& problem)
+{
+    std::vector<Sequence> result;
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+        Sequence sequence{b, b * problem.seqlen_q, b * problem.seqlen_k, problem.seqlen_q, problem.seqlen_k};
+        const auto packed = [b](const ConstTensorView& cu_seqlens, std::int64_t& first, std::int64_t& length) {
+            if (cu_seqlens) {
+                const std::int64_t stride = cu_seqlens.strides[0];
+                first = static_cast<std::int64_t>(read_element(cu_seqlens, b * stride));
+                length = static_cast<std::int64_t>(read_element(cu_seqlens, (b + 1) * stride)) - first;
+            }
+        };
+        packed(problem.cu_seqlens_q, sequence.first_q, sequence.length_q);
+        packed(problem.cu_seqlens_k, sequence.first_k, sequence.length_k);
+        result.push_back(sequence);
+    }
+    return result;
+}
+
+/// Element strides of a bias [1|B, 1|Hq, 1|Nq, 1|Nk], 0 along broadcast axes, so that (b, h, i, j) indexes it directly.
+[[nodiscard]] inline std::array<std::int64_t, 4> broadcast_strides(const ConstTensorView& view)
+{
+    std::array<std::int64_t, 4> strides{};
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+        strides.at(axis) = view.shape.at(axis) == 1 ? 0 : view.strides.at(axis);
+    }
+    return strides;
+}
+
+/// A query head `index` of one sequence. Rows i and columns j count from the start of the sequence.
+struct Head {
+    const Problem& problem;
+    Sequence sequence;
+    std::int64_t index = 0;
+
+    [[nodiscard]] std::int64_t kv_index() const { return index / (problem.heads_q / problem.heads_kv); }
+
+    /// i + Δ − j with Δ = Nk − Nq: how far key j lies behind the diagonal that ends bottom right.
+    [[nodiscard]] std::int64_t behind(std::int64_t i, std::int64_t j) const
+    {
+        return i + sequence.length_k - sequence.length_q - j;
+    }
+
+    /// Whether row i may attend to key j: causal, window and key padding intersect.
+    [[nodiscard]] bool visible(std::int64_t i, std::int64_t j) const
+    {
+        const std::int64_t distance = behind(i, j);
+        const Window& window = problem.window;
+        const ConstTensorView& padding = problem.key_padding_mask;
+        return (problem.causal != Causal::top_left || j <= i) &&
+               (problem.causal != Causal::bottom_right || distance >= 0) &&
+               (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
+               (!padding || read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0);
+    }
+
+    /// What ALiBi adds: −slope·|i + Δ − j|.
+    [[nodiscard]] double alibi(std::int64_t i, std::int64_t j) const
+    {
+        const ConstTensorView& slopes = problem.alibi_slopes;
+        const std::int64_t at = slopes.rank == 1 ? index * slopes.strides[0]
+                                                 : sequence.batch * slopes.strides[0] + index * slopes.strides[1];
+        return -read_element(slopes, at) * std::abs(static_cast<double>(behind(i, j)));
+    }
+
+    [[nodiscard]] double bias(std::int64_t i, std::int64_t j) const
+    {
+        const auto [b, h, row, column] = broadcast_strides(problem.bias);
+        return read_element(problem.bias, sequence.batch * b + index * h + i * row + j * column);
+    }
+
+    [[nodiscard]] double sink() const { return read_element(problem.sink, index * problem.sink.strides[0]); }
+
+    /// The factor dropout puts on a probability: 0 when dropped, else 1/(1 − p_drop).
+    [[nodiscard]] double dropout(PhiloxKey key, std::int64_t i, std::int64_t j) const
+    {
+        const double probability = problem.dropout.probability;
+        const bool keep =
+            dropout_keep(key, static_cast<std::uint32_t>(sequence.batch), static_cast<std::uint32_t>(index),
+                         static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j), dropout_threshold(probability));
+        return keep ? 1.0 / (1.0 - probability) : 0.0;
+    }
+};
+
+} // namespace flashomp::reference

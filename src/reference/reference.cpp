@@ -1,0 +1,273 @@
+// The loops around standard_attention.hpp: heads in parallel, sums over heads in a fixed order.
+#include "reference.hpp"
+
+#include "standard_attention.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace flashomp::reference {
+
+namespace {
+
+/// A product of extents as a container size.
+std::size_t count(std::int64_t elements)
+{
+    return static_cast<std::size_t>(elements);
+}
+
+/// Rows of q, k, v and their gradients over the whole batch: B·N, or the total of packed sequences.
+std::int64_t rows_of(const ConstTensorView& view)
+{
+    return view.rank == 4 ? view.shape[0] * view.shape[1] : view.shape[0];
+}
+
+/// One head of one sequence as a matrix. `first` is the sequence's first row in a packed tensor.
+template <class A>
+Matrix<A> load(const ConstTensorView& view, std::int64_t batch, std::int64_t first, std::int64_t rows,
+               std::int64_t head)
+{
+    const bool packed = view.rank == 3;
+    const std::size_t axis = packed ? 0 : 1; // rows, then heads, then head_dim
+    const std::int64_t start = (packed ? first : batch) * view.strides[0] + head * view.strides.at(axis + 1);
+    return Matrix<A>::NullaryExpr(rows, view.shape.at(axis + 2), [&](Eigen::Index i, Eigen::Index c) {
+        const std::int64_t at = start + i * view.strides.at(axis) + c * view.strides.at(axis + 2);
+        return A::round(static_cast<typename A::Scalar>(read_element(view, at)));
+    });
+}
+
+/// The inputs of one head.
+template <class A>
+struct Inputs {
+    explicit Inputs(const Head& head)
+    {
+        const Problem& problem = head.problem;
+        const Sequence& sequence = head.sequence;
+        q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index);
+        k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index());
+        v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index());
+        if (problem.dout) {
+            dout = load<A>(problem.dout, sequence.batch, sequence.first_q, sequence.length_q, head.index);
+        }
+    }
+
+    Matrix<A> q, k, v, dout;
+};
+
+/// The rows of one head inside a contiguous [rows, heads, width] result.
+template <class Scalar>
+auto head_of(std::vector<Scalar>& values, std::int64_t first, std::int64_t rows, std::int64_t heads, std::int64_t head,
+             std::int64_t width)
+{
+    using Rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    return Eigen::Map<Rows, 0, Eigen::OuterStride<>>(values.data() + (first * heads + head) * width, rows, width,
+                                                     Eigen::OuterStride<>(heads * width));
+}
+
+/// Runs compute(head) for all heads in parallel and collect(head, result) one at a time, in the order of the heads
+/// whatever the number of threads: sums over heads have the same bits on every run.
+template <class Compute, class Collect>
+void for_each_head(const Problem& problem, Compute compute, Collect collect)
+{
+    const std::vector<Sequence> all = sequences(problem);
+    const std::int64_t tasks = problem.batch * problem.heads_q;
+    const int threads = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
+    std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
+#pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
+    for (std::int64_t task = 0; task < tasks; ++task) {
+        const Head head{problem, all[count(task / problem.heads_q)], task % problem.heads_q};
+        std::optional<decltype(compute(head))> result;
+        std::exception_ptr mine;
+        try {
+            result = compute(head);
+        } catch (...) {
+            mine = std::current_exception();
+        }
+#pragma omp ordered
+        {
+            if (result) {
+                collect(head, *result);
+            } else if (!failure) {
+                failure = std::exchange(mine, nullptr);
+            }
+        }
+    }
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+}
+
+template <class A>
+ForwardResult forward_as(const Problem& problem)
+{
+    const std::int64_t rows = rows_of(problem.q);
+    const std::int64_t heads = problem.heads_q;
+    ForwardResult result;
+    result.o.resize(count(rows * heads * problem.head_dim_v));
+    result.lse.resize(count(rows * heads));
+
+    const auto compute = [](const Head& head) {
+        const Inputs<A> in(head);
+        Stored<A> stored = forward_head<A>(head, in.q, in.k, in.v);
+        return std::pair(std::move(stored.o), std::move(stored.lse));
+    };
+    for_each_head(problem, compute, [&](const Head& head, const auto& output) {
+        const auto& [o, lse] = output;
+        const Sequence& s = head.sequence;
+        head_of(result.o, s.first_q, s.length_q, heads, head.index, problem.head_dim_v) = o.template cast<double>();
+        const bool packed = problem.q.rank == 3;
+        const std::int64_t at = packed ? head.index * rows + s.first_q : s.first_q * heads + head.index * s.length_q;
+        Eigen::Map<Eigen::VectorXd>(result.lse.data() + at, s.length_q) = lse.template cast<double>();
+    });
+    return result;
+}
+
+template <class A>
+BackwardResult backward_as(const Problem& problem)
+{
+    using Scalar = typename A::Scalar;
+    const std::int64_t rows_q = rows_of(problem.q);
+    const std::int64_t rows_k = rows_of(problem.k);
+    std::vector<Scalar> dq(count(rows_q * problem.heads_q * problem.head_dim));
+    std::vector<Scalar> dk(count(rows_k * problem.heads_kv * problem.head_dim));
+    std::vector<Scalar> dv(count(rows_k * problem.heads_kv * problem.head_dim_v));
+    std::vector<Scalar> dbias(count(problem.bias.elements()));
+    std::vector<Scalar> dsink(count(problem.sink.elements()));
+    const auto& shape = problem.bias.shape;
+    const std::array<std::int64_t, 4> bias_strides = broadcast_strides(ConstTensorView::contiguous(
+        nullptr, DType::float64, {shape[0], shape[1], shape[2], shape[3]})); // of the contiguous dbias
+
+    const auto compute = [](const Head& head) {
+        const Inputs<A> in(head);
+        return backward_head<A>(head, forward_head<A>(head, in.q, in.k, in.v), in.q, in.k, in.v, in.dout);
+    };
+    for_each_head(problem, compute, [&](const Head& head, const Gradients<A>& gradients) {
+        const Sequence& s = head.sequence;
+        const std::int64_t kv = head.kv_index();
+        head_of(dq, s.first_q, s.length_q, problem.heads_q, head.index, problem.head_dim) = gradients.dq;
+        head_of(dk, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim) += gradients.dk;
+        head_of(dv, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim_v) += gradients.dv;
+        if (problem.bias) {
+            const auto [b, h, row, column] = bias_strides;
+            Scalar* start = dbias.data() + s.batch * b + head.index * h;
+            for (std::int64_t i = 0; i < s.length_q; ++i) {
+                for (std::int64_t j = 0; j < s.length_k; ++j) {
+                    start[i * row + j * column] += gradients.ds(i, j);
+                }
+            }
+        }
+        if (problem.sink) {
+            dsink[count(head.index)] += gradients.dsink;
+        }
+    });
+
+    const auto finished = [](const std::vector<Scalar>& sums) {
+        std::vector<double> values(sums.size());
+        std::transform(sums.begin(), sums.end(), values.begin(),
+                       [](Scalar sum) { return static_cast<double>(A::round(sum)); });
+        return values;
+    };
+    return {finished(dq), finished(dk), finished(dv), finished(dbias), finished(dsink)};
+}
+
+/// Writes a contiguous result through any strides, if the caller gave the tensor.
+void write(const std::vector<double>& values, const TensorView& view)
+{
+    if (!view) {
+        return;
+    }
+    for (std::int64_t n = 0; n < static_cast<std::int64_t>(values.size()); ++n) {
+        std::int64_t at = 0;
+        std::int64_t rest = n;
+        for (int axis = view.rank - 1; axis >= 0; --axis) {
+            const std::int64_t extent = view.shape[static_cast<std::size_t>(axis)];
+            at += rest % extent * view.strides[static_cast<std::size_t>(axis)];
+            rest /= extent;
+        }
+        write_element(view, at, values[count(n)]);
+    }
+}
+
+} // namespace
+
+ForwardResult forward(const Problem& problem, Rounding rounding)
+{
+    switch (rounding) {
+    case Rounding::none:
+        break;
+    case Rounding::float32:
+        return forward_as<Native<float>>(problem);
+    case Rounding::bfloat16:
+        return forward_as<Rounded<Eigen::bfloat16>>(problem);
+    case Rounding::float16:
+        return forward_as<Rounded<Eigen::half>>(problem);
+    }
+    return forward_as<Native<double>>(problem);
+}
+
+BackwardResult backward(const Problem& problem, Rounding rounding)
+{
+    switch (rounding) {
+    case Rounding::none:
+        break;
+    case Rounding::float32:
+        return backward_as<Native<float>>(problem);
+    case Rounding::bfloat16:
+        return backward_as<Rounded<Eigen::bfloat16>>(problem);
+    case Rounding::float16:
+        return backward_as<Rounded<Eigen::half>>(problem);
+    }
+    return backward_as<Native<double>>(problem);
+}
+
+void forward_into(const Problem& problem)
+{
+    const ForwardResult result = forward(problem);
+    write(result.o, problem.o);
+    write(result.lse, problem.lse);
+}
+
+void backward_into(const Problem& problem)
+{
+    const BackwardResult result = backward(problem);
+    write(result.dq, problem.dq);
+    write(result.dk, problem.dk);
+    write(result.dv, problem.dv);
+    write(result.dbias, problem.dbias);
+    write(result.dsink, problem.dsink);
+}
+
+std::int64_t standard_attention_bytes(const Problem& problem)
+{
+    const std::int64_t matrices = problem.is_backward ? 4 : 2;
+    std::int64_t scores = 0;
+    for (const Sequence& sequence : sequences(problem)) {
+        scores += problem.heads_q * sequence.length_q * sequence.length_k;
+    }
+    return matrices * scores * size_of(problem.dtype);
+}
+
+std::vector<std::uint8_t> dropout_mask(const Problem& problem)
+{
+    const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
+    std::vector<std::uint8_t> mask;
+    mask.reserve(count(problem.batch * problem.heads_q * problem.seqlen_q * problem.seqlen_k));
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+        for (std::int64_t h = 0; h < problem.heads_q; ++h) {
+            const Head head{problem, {b, 0, 0, problem.seqlen_q, problem.seqlen_k}, h};
+            for (std::int64_t i = 0; i < problem.seqlen_q; ++i) {
+                for (std::int64_t j = 0; j < problem.seqlen_k; ++j) {
+                    mask.push_back(head.dropout(key, i, j) > 0.0 ? 1 : 0);
+                }
+            }
+        }
+    }
+    return mask;
+}
+
+} // namespace flashomp::reference

@@ -1,0 +1,179 @@
+// Standard attention of one query head, written as its equations: every Nq x Nk matrix is computed whole and kept.
+// This is what flashomp exists to avoid, and what defines its results.
+#pragma once
+
+#include "head.hpp"
+
+#include <Eigen/Core>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace flashomp::reference {
+
+/// Arithmetic that needs no rounding of its own: double is the oracle, float the naive float32 baseline.
+template <class Type>
+struct Native {
+    using Scalar = Type;
+    static Scalar round(Scalar value) { return value; }
+};
+
+/// Arithmetic in float with every result rounded to a 16-bit type: the naive low-precision baseline.
+template <class Stored>
+struct Rounded {
+    using Scalar = float;
+    static Scalar round(Scalar value) { return static_cast<float>(static_cast<Stored>(value)); }
+};
+
+template <class A>
+using Matrix = Eigen::Matrix<typename A::Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class A>
+using Column = Eigen::Matrix<typename A::Scalar, Eigen::Dynamic, 1>;
+
+/// Evaluates one operation and rounds its result.
+template <class A, class Expression>
+[[nodiscard]] auto rounded(const Eigen::DenseBase<Expression>& expression)
+{
+    using Result = std::conditional_t<Expression::ColsAtCompileTime == 1, Column<A>, Matrix<A>>;
+    Result result = expression.derived();
+    if constexpr (!std::is_same_v<A, Native<typename A::Scalar>>) {
+        result = result.unaryExpr([](typename A::Scalar value) { return A::round(value); });
+    }
+    return result;
+}
+
+/// The Nq x Nk matrix of f(i, j).
+template <class A, class Function>
+[[nodiscard]] Matrix<A> matrix_of(const Head& head, Function f)
+{
+    return Matrix<A>::NullaryExpr(head.sequence.length_q, head.sequence.length_k, [&f](Eigen::Index i, Eigen::Index j) {
+        return static_cast<typename A::Scalar>(f(i, j));
+    });
+}
+
+/// What standard attention keeps of its forward pass.
+template <class A>
+struct Stored {
+    Matrix<A> o;       ///< [Nq, head_dim_v]
+    Column<A> lse;     ///< [Nq]
+    Matrix<A> p;       ///< softmax(s), before dropout
+    Matrix<A> dropout; ///< factors 0 or 1/(1 − p_drop); empty without dropout
+    Matrix<A> tanh;    ///< tanh(s/softcap); empty without softcap
+    Column<A> p_sink;  ///< the probability the sink took; empty without a sink
+};
+
+/// Gradients of one head. ds is that of the scores after softcap: its sum over what a bias broadcasts is dbias.
+template <class A>
+struct Gradients {
+    Matrix<A> dq, dk, dv, ds;
+    typename A::Scalar dsink = 0;
+};
+
+/// Steps 1 to 7 of design.md's "Semantics". q is [Nq, head_dim], k [Nk, head_dim], v [Nk, head_dim_v].
+template <class A>
+[[nodiscard]] Stored<A> forward_head(const Head& head, const Matrix<A>& q, const Matrix<A>& k, const Matrix<A>& v)
+{
+    using Scalar = typename A::Scalar;
+    constexpr Scalar infinity = std::numeric_limits<Scalar>::infinity();
+    const Problem& problem = head.problem;
+    Stored<A> stored;
+
+    // s = scale·q·kᵀ
+    Matrix<A> s = rounded<A>(q * k.transpose());
+    s = rounded<A>(s * static_cast<Scalar>(problem.scale));
+
+    // s = c·tanh(s/c)
+    if (problem.softcap > 0.0) {
+        const auto cap = static_cast<Scalar>(problem.softcap);
+        s = rounded<A>(s / cap);
+        stored.tanh = rounded<A>(s.unaryExpr([](Scalar x) { return std::tanh(x); }));
+        s = rounded<A>(stored.tanh * cap);
+    }
+
+    // s = s − slope·|i + Δ − j|, s = s + bias, and −∞ where masked
+    if (problem.alibi_slopes) {
+        s = rounded<A>(s + matrix_of<A>(head, [&head](auto i, auto j) { return head.alibi(i, j); }));
+    }
+    if (problem.bias) {
+        s = rounded<A>(s + matrix_of<A>(head, [&head](auto i, auto j) { return head.bias(i, j); }));
+    }
+    s = matrix_of<A>(head, [&](auto i, auto j) { return head.visible(i, j) ? s(i, j) : -infinity; });
+
+    // m = max_j s, the sink being one more column
+    Column<A> m = Column<A>::Constant(s.rows(), problem.sink ? static_cast<Scalar>(head.sink()) : -infinity);
+    if (s.cols() > 0) {
+        m = m.cwiseMax(s.rowwise().maxCoeff());
+    }
+    // A row with nothing to attend to has m = −∞, and (−∞) − (−∞) would be NaN: any finite m gives it p = 0.
+    m = (m.array() == -infinity).select(Scalar{0}, m);
+
+    // p = exp(s − m) / ℓ with ℓ = Σ_j exp(s − m), LSE = m + log ℓ
+    const auto exponential = [](Scalar x) { return std::exp(x); };
+    s = rounded<A>(s.colwise() - m);
+    stored.p = rounded<A>(s.unaryExpr(exponential));
+    Column<A> l = stored.p.rowwise().sum();
+    if (problem.sink) {
+        const Column<A> logit = rounded<A>(Column<A>::Constant(s.rows(), static_cast<Scalar>(head.sink())) - m);
+        stored.p_sink = rounded<A>(logit.unaryExpr(exponential));
+        l += stored.p_sink;
+    }
+    l = rounded<A>(l);
+    stored.lse = rounded<A>(m + rounded<A>(l.unaryExpr([](Scalar x) { return std::log(x); })));
+    l = (l.array() == Scalar{0}).select(Scalar{1}, l); // dead rows: p = 0/1
+    stored.p = rounded<A>(stored.p.array().colwise() / l.array());
+    if (problem.sink) {
+        stored.p_sink = rounded<A>(stored.p_sink.cwiseQuotient(l));
+    }
+
+    // o = dropout(p)·v
+    if (problem.dropout.probability > 0.0) {
+        const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
+        stored.dropout = matrix_of<A>(head, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
+        stored.o = rounded<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)) * v);
+    } else {
+        stored.o = rounded<A>(stored.p * v);
+    }
+    return stored;
+}
+
+/// The chain rule through forward_head(), in reverse. D is taken as Σ_j p·dp, the definition, and not as the equal
+/// Σ do·o of the tiled algorithms, so that it checks them.
+template <class A>
+[[nodiscard]] Gradients<A> backward_head(const Head& head, const Stored<A>& stored, const Matrix<A>& q,
+                                         const Matrix<A>& k, const Matrix<A>& v, const Matrix<A>& dout)
+{
+    using Scalar = typename A::Scalar;
+    const Problem& problem = head.problem;
+    const Matrix<A>& p = stored.p;
+    Gradients<A> gradients;
+
+    // o = dropout(p)·v
+    Matrix<A> dp = rounded<A>(dout * v.transpose());
+    if (problem.dropout.probability > 0.0) {
+        gradients.dv = rounded<A>(rounded<A>(p.cwiseProduct(stored.dropout)).transpose() * dout);
+        dp = rounded<A>(dp.cwiseProduct(stored.dropout));
+    } else {
+        gradients.dv = rounded<A>(p.transpose() * dout);
+    }
+
+    // p = softmax(s): ds = p ∘ (dp − D). The sink's column has dp = 0.
+    const Column<A> d = rounded<A>(rounded<A>(p.cwiseProduct(dp)).rowwise().sum());
+    gradients.ds = rounded<A>(p.cwiseProduct(rounded<A>(dp.colwise() - d)));
+    if (problem.sink) {
+        gradients.dsink = -rounded<A>(stored.p_sink.cwiseProduct(d)).sum();
+    }
+
+    // s = c·tanh(s/c): the derivative is 1 − tanh². s = scale·q·kᵀ.
+    Matrix<A> ds = gradients.ds;
+    if (problem.softcap > 0.0) {
+        const Matrix<A> slope = rounded<A>(Scalar{1} - rounded<A>(stored.tanh.cwiseAbs2()).array());
+        ds = rounded<A>(ds.cwiseProduct(slope));
+    }
+    ds = rounded<A>(ds * static_cast<Scalar>(problem.scale));
+    gradients.dq = rounded<A>(ds * k);
+    gradients.dk = rounded<A>(ds.transpose() * q);
+    return gradients;
+}
+
+} // namespace flashomp::reference

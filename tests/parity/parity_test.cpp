@@ -1,0 +1,151 @@
+// The OpenMP backend against the float64 reference over random shapes, on every machine.
+#include "support/attention_case.hpp"
+#include "support/target.hpp"
+
+#include <array>
+
+namespace flashomp::testing {
+namespace {
+
+constexpr std::array dtypes{DType::float32, DType::bfloat16, DType::float16};
+
+class Parity : public TargetTest, public ::testing::WithParamInterface<std::tuple<Target, DType>> {
+protected:
+    void SetUp() override { use(std::get<Target>(GetParam())); }
+
+    [[nodiscard]] static DType dtype() { return std::get<DType>(GetParam()); }
+
+    void check(AttentionCase& attention)
+    {
+        const auto [first, second] = attention.run(on_target(attention.options));
+        expect_ran_on_target(first);
+        expect_ran_on_target(second);
+        attention.expect_close();
+    }
+
+    void check(const Shape& shape, const Options& options, std::uint64_t seed)
+    {
+        SCOPED_TRACE(::testing::Message() << shape << " causal " << static_cast<int>(options.causal) << " window "
+                                          << options.window.left << "," << options.window.right << " seed " << seed);
+        AttentionCase attention(shape, dtype(), seed);
+        attention.options = options;
+        check(attention);
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, Parity,
+                         ::testing::Combine(::testing::ValuesIn(targets()), ::testing::ValuesIn(dtypes)),
+                         [](const auto& param) {
+                             return std::get<Target>(param.param).name + "_" +
+                                    std::string(name_of(std::get<DType>(param.param)));
+                         });
+
+TEST_P(Parity, OneByOne) { check({1, 1, 1, 1, 1, 1, 1}, {}, 1); }
+
+TEST_P(Parity, FullAttention) { check({2, 3, 3, 65, 130, 64, 64}, {}, 2); }
+
+TEST_P(Parity, CausalBothAlignments)
+{
+    Options options;
+    for (const Causal causal : {Causal::top_left, Causal::bottom_right}) {
+        options.causal = causal;
+        check({1, 2, 2, 113, 203, 32, 32}, options, 3);
+        check({1, 2, 2, 203, 113, 40, 40}, options, 4);
+        check({1, 1, 1, 70, 70, 16, 16}, options, 5);
+    }
+}
+
+TEST_P(Parity, Windows)
+{
+    Options options;
+    for (const Window window : {Window{17, 0}, Window{10, 20}, Window{-1, 5}, Window{0, 0}, Window{3, -1}}) {
+        options.window = window;
+        options.causal = Causal::none;
+        check({1, 2, 1, 77, 140, 24, 24}, options, 6);
+        options.causal = Causal::bottom_right;
+        check({1, 2, 1, 140, 77, 24, 24}, options, 7);
+    }
+}
+
+TEST_P(Parity, GroupedHeads)
+{
+    check({2, 6, 2, 50, 60, 32, 32}, {}, 8);
+    check({1, 8, 1, 33, 31, 64, 64}, {}, 9);
+}
+
+TEST_P(Parity, HeadDimsFromOneTo256)
+{
+    for (const std::int64_t d : {1, 2, 3, 7, 8, 31, 59, 80, 111, 128, 192, 256}) {
+        check({1, 1, 1, 19, 37, d, d}, {}, static_cast<std::uint64_t>(100 + d));
+    }
+}
+
+TEST_P(Parity, ValueHeadDimDiffers)
+{
+    check({1, 2, 1, 40, 50, 192, 128}, {}, 10);
+    check({1, 2, 1, 40, 50, 5, 256}, {}, 11);
+    check({1, 2, 1, 40, 50, 256, 1}, {}, 12);
+}
+
+TEST_P(Parity, EmptyAxes)
+{
+    check({1, 2, 2, 0, 10, 16, 16}, {}, 13);
+    check({1, 2, 2, 10, 0, 16, 16}, {}, 14);
+    check({0, 2, 2, 10, 10, 16, 16}, {}, 15);
+    check({1, 2, 2, 0, 0, 16, 16}, {}, 16);
+}
+
+TEST_P(Parity, RowsWithNothingToAttendTo)
+{
+    Options options;
+    options.causal = Causal::bottom_right; // the first 44 queries see no key
+    AttentionCase attention({1, 2, 2, 108, 64, 32, 32}, dtype(), 17);
+    attention.options = options;
+    check(attention);
+    const std::vector<double> o = doubles(attention.o);
+    const std::vector<double> lse = doubles(attention.lse);
+    const std::vector<double> dq = doubles(attention.dq);
+    for (std::size_t x = 0; x < 44 * 2 * 32; ++x) {
+        ASSERT_EQ(o[x], 0.0);
+        ASSERT_EQ(dq[x], 0.0);
+    }
+    for (std::size_t i = 0; i < 44; ++i) {
+        ASSERT_EQ(lse[i], -std::numeric_limits<double>::infinity());
+    }
+}
+
+TEST_P(Parity, ExplicitScale)
+{
+    Options options;
+    options.scale = 1.0;
+    check({1, 1, 1, 48, 48, 8, 8}, options, 18);
+    options.scale = -0.25;
+    check({1, 1, 1, 48, 48, 8, 8}, options, 19);
+    options.scale = 0.0;
+    check({1, 1, 1, 48, 48, 8, 8}, options, 20);
+}
+
+TEST_P(Parity, InputsTimesFive)
+{
+    AttentionCase attention({1, 2, 2, 128, 128, 64, 64}, dtype(), 21, 5.0F);
+    check(attention);
+}
+
+TEST_P(Parity, RandomShapes)
+{
+    std::mt19937_64 random(22);
+    const auto pick = [&](std::int64_t low, std::int64_t high) {
+        return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+    };
+    for (int round = 0; round < 12; ++round) {
+        const std::int64_t heads_kv = pick(1, 3);
+        const Shape shape{pick(1, 2), heads_kv * pick(1, 3), heads_kv, pick(1, 160), pick(1, 160), pick(1, 96), pick(1, 96)};
+        Options options;
+        options.causal = static_cast<Causal>(pick(0, 2));
+        options.window = pick(0, 1) == 0 ? Window{} : Window{pick(-1, 60), pick(-1, 60)};
+        check(shape, options, random());
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing

@@ -1,0 +1,87 @@
+// Where a test runs: every tile machine this build and this machine have, on the host and on a GPU.
+#pragma once
+
+#include "flashomp/attention.hpp"
+#include "flashomp/device.hpp"
+
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+namespace flashomp::testing {
+
+struct Target {
+    std::string name; ///< as a test parameter: letters, digits and _
+    Machine machine = Machine::automatic;
+    bool is_device = false;
+    std::string host_isa; ///< forced instruction set; empty leaves the choice
+};
+
+inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
+
+/// Whether the environment demands that device code runs on a device.
+inline bool device_required()
+{
+    const char* policy = std::getenv("OMP_TARGET_OFFLOAD");
+    return policy != nullptr && std::string(policy) == "MANDATORY";
+}
+
+inline std::vector<Target> targets()
+{
+    std::vector<Target> all = {
+        {"host_avx512", Machine::host, false, "avx512"},
+        {"host_avx2", Machine::host, false, "avx2"},
+        {"host_baseline", Machine::host, false, "baseline"},
+        {"plain_on_host", Machine::plain, false, ""},
+        {"plain_on_device", Machine::plain, true, ""},
+    };
+    return all;
+}
+
+/// Skips the test when its target is not on this machine (fails it when a device was required), and afterwards
+/// checks every report: a test that ran elsewhere than it says has failed.
+class TargetTest : public ::testing::Test {
+protected:
+    void use(const Target& target)
+    {
+        target_ = target;
+        if (target.is_device) {
+            if (devices().empty()) {
+                ASSERT_FALSE(device_required()) << "OMP_TARGET_OFFLOAD=MANDATORY, but no device answered";
+                GTEST_SKIP() << "no GPU on this machine";
+            }
+            return;
+        }
+        setenv("FLASHOMP_HOST_ISA", target.host_isa.c_str(), 1);
+        try {
+            static_cast<void>(host_isa());
+        } catch (const Error& error) {
+            unsetenv("FLASHOMP_HOST_ISA");
+            GTEST_SKIP() << error.what();
+        }
+    }
+
+    void TearDown() override { unsetenv("FLASHOMP_HOST_ISA"); }
+
+    /// The options with this test's machine and device in them.
+    [[nodiscard]] Options on_target(Options options) const
+    {
+        options.backend = Backend::openmp;
+        options.machine = target_.machine;
+        options.device.kind = target_.is_device ? Device::Kind::gpu : Device::Kind::host;
+        return options;
+    }
+
+    void expect_ran_on_target(const Report& report) const
+    {
+        EXPECT_EQ(report.on_device, target_.is_device) << report.ran_on;
+        EXPECT_EQ(report.backend, "openmp");
+        const std::string machine = target_.machine == Machine::plain ? "plain" : "host-" + target_.host_isa;
+        EXPECT_EQ(report.machine, machine);
+    }
+
+    Target target_;
+};
+
+} // namespace flashomp::testing
