@@ -7,9 +7,15 @@ target_include_directories(flashomp_settings INTERFACE ${PROJECT_SOURCE_DIR}/inc
 target_link_libraries(flashomp_settings INTERFACE OpenMP::OpenMP_CXX)
 target_compile_options(flashomp_settings INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor $<$<BOOL:${FLASHOMP_WERROR}>:-Werror>)
+# Programs hold no GPU code of their own; without this g++ would hand their declare-target functions to nvptx again.
+target_link_options(flashomp_settings INTERFACE ${FLASHOMP_NO_OFFLOAD_FLAGS})
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     # clang 14 calls our alignment of int parameters to vector widths and OpenMP hints it cannot follow warnings.
     target_compile_options(flashomp_settings INTERFACE -Wno-pass-failed -Wno-source-uses-openmp)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # GCC 12 warns about std::string's own memcpy at -O3 (GCC bug 105329).
+    target_compile_options(flashomp_settings INTERFACE -Wno-restrict)
 endif()
 if(FLASHOMP_SANITIZE)
     target_compile_options(flashomp_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all

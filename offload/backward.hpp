@@ -4,6 +4,10 @@
 // place for dQ (and D), key blocks in place for dK and dV. S and dP are computed in both: 7 products instead of
 // 5, and no float32 dQ accumulator.
 //
+// LSE is saved in float32, so for large logits (|LSE| in the thousands) it is off by up to 2^-12, and every P of the
+// row with it, by one common factor. The dQ pass sees whole rows: their sum, which should be 1, is that factor. It
+// divides dQ by it and leaves its logarithm, the residual, for the dK/dV pass.
+//
 //     P = 2^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
 #pragma once
 
@@ -18,9 +22,9 @@ template <bool modified, bool masked>
 struct ScoreGradient {
     Score score;
 
-    FLASHOMP_INLINE float probability(float dot, float lse, int i, int j) const
+    FLASHOMP_INLINE float probability(float dot, float lse, float residual, int i, int j) const
     {
-        return exp2_fast(score.template operator()<modified, masked>(dot, i, j) - lse);
+        return exp2_fast(score.template operator()<modified, masked>(dot, i, j) - lse - residual);
     }
 
     /// d(loss)/d(scaled dot product)
@@ -76,6 +80,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     auto dq = tile.accumulator(p.head_dim);
     auto lse = tile.stats(block_m);
     auto delta = tile.stats(block_m);
+    auto sum = tile.stats(block_m);
 
     const Rows dout_rows = rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, first, rows, p.head_dim));
@@ -84,6 +89,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
     float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
     tile.for_rows(block_m, [=](int r) {
+        sum[r] = 0.0F;
         if (r < rows) {
             lse[r] = base2_lse(saved_lse[r]);
             saved_delta[r] = delta[r];
@@ -102,21 +108,33 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         tile.multiply(s, q, k, [](float dot, int, int) { return dot; });
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
             const ScoreGradient<modified, false> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& dot, int r, int c) {
-                return gradient(dot, gradient.probability(dot, lse[r], i0 + r, j0 + c), dp, delta[r]);
+            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
+                const float dot = x;
+                x = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+                return gradient(dot, x, dp, delta[r]);
             });
         } else {
             const ScoreGradient<modified, true> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& dot, int r, int c) {
-                return gradient(dot, gradient.probability(dot, lse[r], i0 + r, j0 + c), dp, delta[r]);
+            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
+                const float dot = x;
+                x = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+                return gradient(dot, x, dp, delta[r]);
             });
         }
         tile.sync();
+        tile.row_sum(s, sum);
         tile.accumulate(dq, ds, k);
         tile.sync(); // before the next key block overwrites k and v
     }
     const float scale = p.scale;
-    tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [=](int) { return scale; });
+    float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
+    tile.for_rows(rows, [=](int r) {
+        const bool dead = !(sum[r] > 0.0F);
+        saved_residual[r] = dead ? 0.0F : log2_fast(sum[r]);
+        sum[r] = dead ? 0.0F : scale / sum[r];
+    });
+    tile.sync();
+    tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [=](int r) { return sum[r]; });
     tile.sync();
 }
 
@@ -145,6 +163,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     auto dv = tile.accumulator(p.head_dim_v);
     auto lse = tile.stats(block_m);
     auto delta = tile.stats(block_m);
+    auto residual = tile.stats(block_m);
 
     tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
     tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
@@ -159,25 +178,27 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             tile.load(dout, rows_of(p, p.dout, work.batch, head, first_q, columns, p.head_dim_v));
             const float* saved_lse = row_stats(p.lse, work.batch, head, first_q);
             const float* saved_delta = row_stats(p.delta, work.batch, head, first_q);
+            const float* saved_residual = row_stats(p.residual, work.batch, head, first_q);
             tile.for_rows(block_m, [=](int c) {
                 lse[c] = c < columns ? base2_lse(saved_lse[c]) : infinity;
                 delta[c] = c < columns ? saved_delta[c] : 0.0F;
+                residual[c] = c < columns ? saved_residual[c] : 0.0F;
             });
             tile.sync();
             tile.multiply(pr, k, q, [](float dot, int, int) { return dot; });
             if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
                 const ScoreGradient<modified, false> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& s, int r, int c) {
-                    const float dot = s;
-                    s = gradient.probability(dot, lse[c], i0 + c, j0 + r);
-                    return gradient(dot, s, dp, delta[c]);
+                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
+                    const float dot = x;
+                    x = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
+                    return gradient(dot, x, dp, delta[c]);
                 });
             } else {
                 const ScoreGradient<modified, true> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& s, int r, int c) {
-                    const float dot = s;
-                    s = gradient.probability(dot, lse[c], i0 + c, j0 + r);
-                    return gradient(dot, s, dp, delta[c]);
+                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
+                    const float dot = x;
+                    x = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
+                    return gradient(dot, x, dp, delta[c]);
                 });
             }
             tile.sync();
@@ -199,7 +220,7 @@ constexpr std::int64_t backward_query_floats(int block_m, int block_n, int head_
     return Machine::resident_floats(block_m, head_dim) + Machine::resident_floats(block_m, head_dim_v) +
            Machine::stream_floats(block_n, head_dim) + Machine::stream_floats(block_n, head_dim_v) +
            2 * Machine::scores_floats(block_m, block_n) + Machine::accumulator_floats(block_m, head_dim) +
-           2 * Machine::stats_floats(block_m);
+           3 * Machine::stats_floats(block_m);
 }
 
 /// Floats of crew memory that backward_key_block reserves.
@@ -209,7 +230,7 @@ constexpr std::int64_t backward_key_floats(int block_n, int block_m, int head_di
     return Machine::resident_floats(block_n, head_dim) + Machine::resident_floats(block_n, head_dim_v) +
            Machine::stream_floats(block_m, head_dim) + Machine::stream_floats(block_m, head_dim_v) +
            2 * Machine::scores_floats(block_n, block_m) + Machine::accumulator_floats(block_n, head_dim) +
-           Machine::accumulator_floats(block_n, head_dim_v) + 2 * Machine::stats_floats(block_m);
+           Machine::accumulator_floats(block_n, head_dim_v) + 3 * Machine::stats_floats(block_m);
 }
 
 } // namespace flashomp::offload

@@ -20,8 +20,9 @@ struct Launch {
     int crews = 1;                ///< teams on a device, threads on the host
     int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
     std::int64_t crew_floats = 0; ///< memory of one crew
+    bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
     int device = -1;              ///< OpenMP device of a target region; -1 the host
-    float* crew_memory = nullptr; ///< crews x crew_floats; null on a device: team-local shared memory
+    float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
 };
 
 /// Whether the region really ran on a device that is not the host.

@@ -34,7 +34,7 @@ static Ran run_pass(const Params& params, const Launch& launch)
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
         float* const memory =
-            launch.crew_memory != nullptr ? launch.crew_memory + team * launch.crew_floats : team_memory();
+            launch.needs_memory ? launch.crew_memory + team * launch.crew_floats : team_memory();
 #pragma omp parallel num_threads(launch.crew_threads)
         {
             if (team == 0 && omp_get_thread_num() == 0) {

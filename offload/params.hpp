@@ -42,7 +42,8 @@ struct Params {
     Tensor q, k, v, o;
     RowTensor lse;
     Tensor dout, dq, dk, dv;
-    RowTensor delta; ///< D = rowsum(dO∘O), written by the dQ pass, read by the dK/dV pass
+    RowTensor delta;    ///< D = rowsum(dO∘O), written by the dQ pass, read by the dK/dV pass
+    RowTensor residual; ///< what float32 LSE lost, base 2; written and read like delta
 
     float scale = 1.0F;
 

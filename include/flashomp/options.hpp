@@ -35,6 +35,16 @@ enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
 /// `plain` on the CPU runs the GPU's directives through the host fallback: slow, for tests.
 enum class Machine : std::uint8_t { automatic, host, plain };
 
+/// Overrides what plan() decides, for tuning and tests; 0 leaves the choice. Resident rows are those of the block that
+/// a crew keeps in place (queries; keys for dK and dV), stream rows those of the blocks that stream past it.
+struct Tiling {
+    int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host)
+    int stream_rows = 0;        ///< multiple of 4
+    int teams = 0;              ///< GPU only
+    int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU)
+    bool global_memory = false; ///< plain machine: tiles in ordinary device memory instead of shared memory
+};
+
 /// Where to run: the first GPU if there is one (automatic), the CPU (host), or OpenMP device 0, 1, ... (gpu).
 struct Device {
     enum class Kind : std::uint8_t { automatic, host, gpu };
@@ -62,6 +72,7 @@ struct Options {
     Machine machine = Machine::automatic;
     Device device;
     int threads = 0; ///< host threads of this call; 0 takes OMP_NUM_THREADS
+    Tiling tiling;
 };
 
 } // namespace flashomp

@@ -175,6 +175,17 @@ public:
         }
     }
 
+    FLASHOMP_INLINE void row_sum(const Scores& s, const Stats& sum)
+    {
+        for (int c = 0; c < s.count; ++c) {
+            const float* row = s.data + std::ptrdiff_t{c} * s.rows;
+#pragma omp simd
+            for (int r = 0; r < rows_; ++r) {
+                sum[r] += row[r];
+            }
+        }
+    }
+
     FLASHOMP_INLINE void exp2_sum(Scores& s, const Stats& base, const Stats& sum)
     {
         for (int c = 0; c < s.count; ++c) {

@@ -165,6 +165,19 @@ public:
         });
     }
 
+    FLASHOMP_INLINE void row_sum(const Scores& s, const Stats& sum)
+    {
+        const float* const data = s.data;
+        const int stride = s.stride, count = s.count;
+        for_rows(resident_rows_, [=](int r) {
+            float total = sum[r];
+            for (int c = 0; c < count; ++c) {
+                total += data[c * stride + r];
+            }
+            sum[r] = total;
+        });
+    }
+
     FLASHOMP_INLINE void exp2_sum(Scores& s, const Stats& base, const Stats& sum)
     {
         float* const data = s.data;

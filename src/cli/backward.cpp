@@ -19,15 +19,16 @@ namespace flashomp::cli {
 
 namespace {
 
-constexpr const char* help =
+constexpr const char* details =
     R"(Gradients of attention with respect to q, k and v (and bias, sink when given), deterministic.
 Runs forward first and writes o and lse too, unless both are given; writes dq, dk, dv (dbias, dsink).
-Nothing is written when anything fails.)";
+Nothing is written when anything fails.
 
-constexpr const char* examples = R"(Examples:
+Examples:
   flashomp backward --q q.npy --k k.npy --v v.npy --do do.npy --causal bottom-right --out grads
   flashomp backward --q q.npy --k k.npy --v v.npy --do do.npy --o o.npy --lse lse.npy --out grads
-  flashomp backward --in all.safetensors --dtype float16 --device host --threads 2 --out grads.safetensors)";
+  flashomp backward --in all.safetensors --dtype float16 --device host --threads 2 --out grads.safetensors
+)";
 
 /// Whether o and lse of an earlier forward run were given; both or neither.
 bool has_saved_forward(const AttentionInputs& inputs)
@@ -102,8 +103,7 @@ int run_backward(const AttentionFlags& flags)
 void add_backward_command(CLI::App& app, Command& chosen)
 {
     CLI::App* const command = app.add_subcommand("backward", "Gradients of attention, from tensors in files");
-    command->description(help);
-    command->footer(examples);
+    command->footer(details);
     const auto flags = std::make_shared<AttentionFlags>();
     add_attention_options(*command, *flags, true);
     command->callback([flags, &chosen] { chosen = [flags] { return run_backward(*flags); }; });

@@ -25,15 +25,16 @@ namespace flashomp::cli {
 
 namespace {
 
-constexpr const char* help =
+constexpr const char* details =
     R"(Runs every case of DIR/cases.json, forward and backward, and compares with the expected .npy files.
-Each cell shows error/bound: the largest difference, and what it may be: 2x (o, lse) or 3x (gradients) that of
-standard attention in the same dtype, plus 1e-5. NaN or infinity out of place fails.)";
+Each cell shows error/bound: the largest difference, and what it may be: 2x (o, lse) or 3x (gradients) the error
+of standard attention carried out in the same dtype, plus 1e-5. NaN or infinity out of place fails.
 
-constexpr const char* examples = R"(Examples:
+Examples:
   flashomp check tests/cases
   flashomp check tests/cases --dtype bfloat16 --device 0 --require-device
-  flashomp check tests/cases --case gqa --case d80 --json)";
+  flashomp check tests/cases --case gqa --case d80 --json
+)";
 
 struct CheckFlags {
     RunFlags run;
@@ -133,8 +134,8 @@ void print_as_text(const std::vector<CaseResult>& results, const Tally& count, c
         fmt::print("--require-device: {} of {} cases did not run on a device\n", count.elsewhere,
                    count.passed + count.failed);
     }
-    fmt::print("{} cases in {}: {} passed, {} failed, {} skipped", results.size(), name_of(results.front().dtype),
-               count.passed, count.failed, count.skipped);
+    fmt::print("{} case{} in {}: {} passed, {} failed, {} skipped", results.size(), results.size() == 1 ? "" : "s",
+               name_of(results.front().dtype), count.passed, count.failed, count.skipped);
     for (const auto& [place, cases] : count.places) {
         fmt::print("; {}{}", count.places.size() > 1 ? fmt::format("{} ", cases) : "", place);
     }
@@ -211,8 +212,7 @@ int run_check(const CheckFlags& flags)
 void add_check_command(CLI::App& app, Command& chosen)
 {
     CLI::App* const command = app.add_subcommand("check", "Forward and backward against expected tensors");
-    command->description(help);
-    command->footer(examples);
+    command->footer(details);
     const auto flags = std::make_shared<CheckFlags>();
     command->add_option("DIR", flags->directory, "folder with cases.json and one folder for each case")->required();
     command->add_option("--case", flags->only, "only this case; may be repeated")->type_name("NAME")->take_all();

@@ -15,14 +15,15 @@ namespace flashomp::cli {
 
 namespace {
 
-constexpr const char* help =
+constexpr const char* details =
     R"(Exact attention: o = softmax(scale*q.k^T, masked).v and its log-sum-exp (natural logarithm).
-Writes o (dtype of q) and lse (float32 [B, Hq, Nq]); nothing is written when anything fails.)";
+Writes o (dtype of q) and lse (float32 [B, Hq, Nq]); nothing is written when anything fails.
 
-constexpr const char* examples = R"(Examples:
+Examples:
   flashomp forward --q q.npy --k k.npy --v v.npy --causal bottom-right --out results
   flashomp forward --in qkv.safetensors --dtype bfloat16 --window 128,0 --out o.safetensors
-  flashomp forward --q q.npy --k k.npy --v v.npy --layout bhsd --device 0 --json --out results)";
+  flashomp forward --q q.npy --k k.npy --v v.npy --layout bhsd --device 0 --json --out results
+)";
 
 int run_forward(const AttentionFlags& flags)
 {
@@ -53,8 +54,7 @@ int run_forward(const AttentionFlags& flags)
 void add_forward_command(CLI::App& app, Command& chosen)
 {
     CLI::App* const command = app.add_subcommand("forward", "Attention and its log-sum-exp, from tensors in files");
-    command->description(help);
-    command->footer(examples);
+    command->footer(details);
     const auto flags = std::make_shared<AttentionFlags>();
     add_attention_options(*command, *flags, false);
     command->callback([flags, &chosen] { chosen = [flags] { return run_forward(*flags); }; });

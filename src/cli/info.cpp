@@ -55,6 +55,7 @@ void print_as_json(const std::vector<DeviceInfo>& found)
 void print_as_text(const std::vector<DeviceInfo>& found)
 {
     const BuildInfo& build = build_info();
+    const int threads = omp_get_max_threads();
     Table table;
     table.add({"flashomp", build.version});
     table.add({"commit", build.commit});
@@ -62,7 +63,7 @@ void print_as_text(const std::vector<DeviceInfo>& found)
     table.add({"flags", build.flags});
     table.add({"offload", build.offload});
     table.add({"backends", fmt::format("{},reference", build.backends)});
-    table.add({"host", fmt::format("{}, {} threads", host_isa(), omp_get_max_threads())});
+    table.add({"host", fmt::format("{}, {} thread{}", host_isa(), threads, threads == 1 ? "" : "s")});
     if (found.empty()) {
         table.add({"devices", "none"});
     }
@@ -79,7 +80,7 @@ void print_as_text(const std::vector<DeviceInfo>& found)
 void add_info_command(CLI::App& app, Command& chosen)
 {
     CLI::App* const command = app.add_subcommand("info", "This build, this machine and the devices found");
-    command->footer("Examples:\n  flashomp info\n  flashomp info --json");
+    command->footer("Examples:\n  flashomp info\n  flashomp info --json\n");
     const auto json = std::make_shared<bool>(false);
     command->add_flag("--json", *json, "print one JSON object to stdout");
     command->callback([json, &chosen] {

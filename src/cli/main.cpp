@@ -26,7 +26,8 @@ constexpr const char* examples = R"(Examples:
   flashomp info
   flashomp forward --q q.npy --k k.npy --v v.npy --causal bottom-right --out results
   flashomp check tests/cases --dtype bfloat16
-`flashomp COMMAND --help` lists the options of a command.)";
+`flashomp COMMAND --help` lists the options of a command.
+)";
 
 int fail(std::string sentence)
 {
@@ -35,15 +36,22 @@ int fail(std::string sentence)
     return flashomp::cli::status_bad_input;
 }
 
-/// A mistake on the command line, in CLI11's words plus where to look.
+/// A mistake on the command line, and where to look.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)
 {
-    std::string command = "flashomp";
-    for (const CLI::App* const sub : app.get_subcommands()) {
-        command += " " + sub->get_name();
-    }
+    const auto chosen = app.get_subcommands();
+    const auto unexpected = app.remaining(true);
+    const std::string command = chosen.empty() ? "flashomp" : "flashomp " + chosen.front()->get_name();
     std::string what = error.what();
     what.erase(what.find_last_not_of(". \n") + 1);
+    if (!unexpected.empty()) {
+        what =
+            fmt::format("'{}' is not a{} of {}", unexpected.front(), chosen.empty() ? " command" : "n option", command);
+    } else if (chosen.empty()) {
+        what = "a command is needed";
+    } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
+        what = fmt::format("{} needs one value", what.substr(0, what.find(':')));
+    }
     return fmt::format("{}; `{} --help` lists what is allowed.", what, command);
 }
 

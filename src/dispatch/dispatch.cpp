@@ -118,9 +118,9 @@ Report run_openmp(const Problem& problem)
     const auto start = Clock::now();
 
     Staging staging(place.hardware.device);
-    const Workspace delta(decided.delta_bytes, place.hardware.device);
+    const Workspace rows(decided.row_bytes, place.hardware.device);
     const Workspace crews(decided.crew_memory_bytes, place.hardware.device);
-    const offload::Params params = kernel_params(problem, staging, delta.floats());
+    const offload::Params params = kernel_params(problem, staging, rows.floats());
 
     bool on_device = place.hardware.is_device;
     for (offload::Launch& launch : decided.passes) {
@@ -138,7 +138,7 @@ Report run_openmp(const Problem& problem)
     report.ran_on = place.name;
     report.note = place.note;
     report.seconds = seconds_since(start);
-    report.extra_bytes = decided.lse_bytes + decided.delta_bytes + decided.crew_memory_bytes;
+    report.extra_bytes = decided.lse_bytes + decided.row_bytes + decided.crew_memory_bytes;
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     if (place.hardware.is_device && !on_device) {

@@ -44,7 +44,7 @@ offload::BiasTensor bias_tensor(const ConstTensorView& view)
 
 } // namespace
 
-offload::Params kernel_params(const Problem& problem, Staging& staging, float* delta)
+offload::Params kernel_params(const Problem& problem, Staging& staging, float* rows)
 {
     offload::Params p;
     p.batch = static_cast<int>(problem.batch);
@@ -84,15 +84,10 @@ offload::Params kernel_params(const Problem& problem, Staging& staging, float* d
         p.dq = tensor(staging.output(problem.dq));
         p.dk = tensor(staging.output(problem.dk));
         p.dv = tensor(staging.output(problem.dv));
-        TensorView rows = problem.lse;
-        rows.data = delta;
-        rows.strides = {};
-        std::int64_t stride = 1;
-        for (int axis = rows.rank - 1; axis >= 0; --axis) {
-            rows.strides[static_cast<std::size_t>(axis)] = stride;
-            stride *= rows.shape[static_cast<std::size_t>(axis)];
-        }
-        p.delta = row_tensor(rows);
+        const std::int64_t heads = problem.lse.rank == 3 ? problem.heads_q : 0;
+        const std::int64_t length = problem.lse.shape[problem.lse.rank == 3 ? 2 : 1];
+        p.delta = {rows, heads * length, length};
+        p.residual = {rows + problem.lse.elements(), heads * length, length};
     } else {
         p.o = tensor(staging.output(problem.o));
         p.lse = row_tensor(staging.output(problem.lse));

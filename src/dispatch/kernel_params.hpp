@@ -6,8 +6,8 @@
 
 namespace flashomp {
 
-/// The problem as the kernels see it, with host tensors staged. `delta` is where D goes (backward only), laid out
-/// like the LSE.
-offload::Params kernel_params(const Problem& problem, Staging& staging, float* delta);
+/// The problem as the kernels see it, with host tensors staged. `rows` holds two floats for every LSE (backward
+/// only): D and the residual.
+offload::Params kernel_params(const Problem& problem, Staging& staging, float* rows);
 
 } // namespace flashomp

@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <fmt/format.h>
 
 namespace flashomp {
@@ -15,49 +16,72 @@ int round_up(std::int64_t value, int multiple)
     return static_cast<int>((value + multiple - 1) / multiple * multiple);
 }
 
+struct Blocks {
+    int resident, stream;
+};
+
+/// The caller's block sizes where given.
+Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multiple, int stream_multiple)
+{
+    const Blocks blocks{tiling.resident_rows > 0 ? tiling.resident_rows : automatic.resident,
+                        tiling.stream_rows > 0 ? tiling.stream_rows : automatic.stream};
+    if (blocks.resident % resident_multiple != 0 || blocks.stream % stream_multiple != 0) {
+        throw Error(fmt::format("tiling was {} resident and {} stream rows; they must be multiples of {} and {}.",
+                                blocks.resident, blocks.stream, resident_multiple, stream_multiple));
+    }
+    return blocks;
+}
+
 /// Host blocks: 64 resident rows keep the score tile, the accumulator and the resident block near L1; the stream
 /// block shrinks with the depth so that all pieces of a crew stay inside half a typical 1 MiB L2.
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const bool keys = pass == Pass::backward_key;
-    const std::int64_t resident = keys ? problem.seqlen_k : problem.seqlen_q;
-    const std::int64_t stream = keys ? problem.seqlen_q : problem.seqlen_k;
-    const std::int64_t depth = std::max(problem.head_dim, problem.head_dim_v);
+    const std::int64_t resident = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
+    const std::int64_t stream = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
+    const auto d = static_cast<int>(problem.head_dim);
+    const auto dv = static_cast<int>(problem.head_dim_v);
+    const int lanes = hardware.isa->lanes;
+    const Blocks blocks = chosen(problem.choice.tiling,
+                                 {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
+                                  static_cast<int>(std::min<std::int64_t>(std::max(d, dv) <= 128 ? 128 : 64,
+                                                                          round_up(stream, 4)))},
+                                 lanes, 1);
     Launch launch;
     launch.pass = pass;
-    launch.resident_rows = static_cast<int>(std::min<std::int64_t>(64, round_up(std::max<std::int64_t>(resident, 1), hardware.isa->lanes)));
-    launch.stream_rows = static_cast<int>(std::min<std::int64_t>(depth <= 128 ? 128 : 64, round_up(std::max<std::int64_t>(stream, 1), 8)));
+    launch.resident_rows = blocks.resident;
+    launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats =
-        hardware.isa->floats(pass, launch.resident_rows, launch.stream_rows, static_cast<int>(problem.head_dim),
-                             static_cast<int>(problem.head_dim_v));
+    launch.crew_floats = hardware.isa->floats(pass, blocks.resident, blocks.stream, d, dv);
     return launch;
 }
 
 /// Plain blocks: the largest of a short list whose pieces fit the team-local memory of a GPU.
 Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    struct Blocks {
-        int resident, stream;
-    };
     static constexpr Blocks candidates[] = {{64, 32}, {32, 32}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    const Tiling& tiling = problem.choice.tiling;
+    const auto d = static_cast<int>(problem.head_dim);
+    const auto dv = static_cast<int>(problem.head_dim_v);
+    const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
+    const auto fits = [&](const Blocks& b) { return floats(b) <= offload::team_memory_floats(); };
+    const Blocks blocks = chosen(tiling, *std::find_if(std::begin(candidates), std::end(candidates) - 1, fits), 4, 4);
     Launch launch;
     launch.pass = pass;
-    for (const Blocks& blocks : candidates) {
-        launch.resident_rows = blocks.resident;
-        launch.stream_rows = blocks.stream;
-        launch.crew_floats = offload::plain_floats(pass, blocks.resident, blocks.stream,
-                                                   static_cast<int>(problem.head_dim),
-                                                   static_cast<int>(problem.head_dim_v));
-        if (launch.crew_floats <= offload::team_memory_floats()) {
-            break;
-        }
+    launch.resident_rows = blocks.resident;
+    launch.stream_rows = blocks.stream;
+    launch.crew_floats = floats(blocks);
+    launch.needs_memory = !hardware.is_device || tiling.global_memory;
+    if (!launch.needs_memory && !fits(blocks)) {
+        throw Error(fmt::format("tiling was {} resident and {} stream rows, which need {} bytes of shared memory at "
+                                "this head_dim; at most {} are there.", blocks.resident, blocks.stream,
+                                4 * launch.crew_floats, 4 * offload::team_memory_floats()));
     }
     if (hardware.is_device) {
         // libgomp caches the stacks of at most 1024 warps between launches; more and every launch allocates them.
         launch.device = hardware.device;
-        launch.crew_threads = 2;
-        launch.crews = 512;
+        launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
+        launch.crews = tiling.teams > 0 ? tiling.teams : 1024 / launch.crew_threads;
     } else {
         launch.crew_threads = hardware.threads;
         launch.crews = 1;
@@ -85,12 +109,12 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         const Launch launch =
             plan.machine == Machine::host ? host_pass(pass, problem, hardware) : plain_pass(pass, problem, hardware);
         plan.passes.push_back(launch);
-        if (!hardware.is_device) {
-            plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, launch.crews * launch.crew_floats * 4);
+        if (launch.needs_memory) {
+            plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);
         }
     }
     plan.lse_bytes = 4 * problem.lse.elements();
-    plan.delta_bytes = problem.is_backward ? plan.lse_bytes : 0;
+    plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
     return plan;
 }
 

@@ -24,7 +24,7 @@ struct Plan {
     std::string machine_name;               ///< as in Report::machine
     std::vector<offload::Launch> passes;    ///< in order; memory not yet assigned
     std::int64_t crew_memory_bytes = 0;     ///< host or global memory of all crews, the most any pass needs
-    std::int64_t delta_bytes = 0;           ///< D, backward only
+    std::int64_t row_bytes = 0;             ///< D and the LSE residual, backward only
     std::int64_t lse_bytes = 0;
 };
 

@@ -1,0 +1,44 @@
+# Script mode: installs BUILD below WORK, takes the C++ and CMake blocks out of README, builds and runs them against
+# the installed package, and compares what they print. Nothing of the source or build tree is on the search paths.
+set(expected "o = 7.20 8.20 9.20 10.20, LSE = 2.49")
+
+function(run what)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE log ERROR_VARIABLE log)
+    if(NOT failed EQUAL 0)
+        message(FATAL_ERROR "${what} failed (${failed}):\n${log}")
+    endif()
+    set(output "${log}" PARENT_SCOPE)
+endfunction()
+
+# The text of README's only ```language block.
+function(extract language file)
+    file(READ ${README} text)
+    string(FIND "${text}" "```${language}\n" begin)
+    if(begin EQUAL -1)
+        message(FATAL_ERROR "${README} has no ```${language} block")
+    endif()
+    string(SUBSTRING "${text}" ${begin} -1 text)
+    string(FIND "${text}" "\n" begin)
+    math(EXPR begin "${begin} + 1")
+    string(SUBSTRING "${text}" ${begin} -1 text)
+    string(FIND "${text}" "```" end)
+    string(SUBSTRING "${text}" 0 ${end} text)
+    file(WRITE ${file} "${text}")
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+extract(cpp ${WORK}/project/main.cpp)
+extract(cmake ${WORK}/project/CMakeLists.txt)
+run("installing" ${CMAKE_COMMAND} --install ${BUILD} --config ${CONFIG} --prefix ${WORK}/prefix)
+run("configuring the consumer" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${WORK}/project -B ${WORK}/build
+    -D CMAKE_BUILD_TYPE=${CONFIG} -D CMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=${FLAGS} -Wall -Wextra -Werror"
+    -D CMAKE_PREFIX_PATH=${WORK}/prefix -D CMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+run("building the consumer" ${CMAKE_COMMAND} --build ${WORK}/build)
+run("the consumer" ${WORK}/build/example)
+string(FIND "${output}" "${expected}" at)
+if(at EQUAL -1)
+    message(FATAL_ERROR "the consumer printed\n${output}but was expected to print '${expected}'")
+endif()
+message(STATUS "${output}")
+run("the installed tool" ${WORK}/prefix/bin/flashomp info)
+message(STATUS "${output}")
