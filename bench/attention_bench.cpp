@@ -44,8 +44,8 @@ void run(benchmark::State& state, const Setup& setup, const Shape& shape, DType 
             report = backward ? bench.backward() : bench.forward();
         }
         state.SetLabel(fmt::format("{}:{} on {}", report.backend, report.machine, report.ran_on));
-        state.counters["TFLOP/s"] = benchmark::Counter(shape.flops(backward) * 1e-12,
-                                                       benchmark::Counter::kIsIterationInvariantRate);
+        state.counters["TFLOP/s"] =
+            benchmark::Counter(shape.flops(backward) * 1e-12, benchmark::Counter::kIsIterationInvariantRate);
         state.counters["error_o"] = accuracy.o;
         state.counters["bound_o"] = accuracy.bound_o;
         state.counters["error_lse"] = accuracy.lse;
@@ -76,9 +76,9 @@ void add_context(const Options& options)
     benchmark::AddCustomContext("flashomp_threads",
                                 std::to_string(options.threads > 0 ? options.threads : omp_get_max_threads()));
     for (const DeviceInfo& device : devices()) {
-        benchmark::AddCustomContext(fmt::format("flashomp_device_{}", device.index),
-                                    fmt::format("{}, compute capability {}, driver {}", device.name,
-                                                device.capability, device.driver));
+        benchmark::AddCustomContext(
+            fmt::format("flashomp_device_{}", device.index),
+            fmt::format("{}, compute capability {}, driver {}", device.name, device.capability, device.driver));
     }
 }
 
@@ -134,9 +134,11 @@ int main(int argc, char** argv)
     for (const Shape& shape : setup.shapes) {
         for (const DType dtype : setup.dtypes) {
             for (const std::string& direction : setup.directions) {
-                benchmark::RegisterBenchmark(fmt::format("{}/{}/{}", direction, name_of(dtype), shape.name()).c_str(),
-                                             [&, dtype, shape, backward = direction == "backward"](
-                                                 benchmark::State& state) { run(state, setup, shape, dtype, backward); })
+                benchmark::RegisterBenchmark(
+                    fmt::format("{}/{}/{}", direction, name_of(dtype), shape.name()).c_str(),
+                    [&, dtype, shape, backward = direction == "backward"](benchmark::State& state) {
+                        run(state, setup, shape, dtype, backward);
+                    })
                     ->UseRealTime()
                     ->Unit(benchmark::kMillisecond);
             }
@@ -160,4 +162,7 @@ int main(int argc, char** argv)
 } // namespace
 } // namespace flashomp::bench
 
-int main(int argc, char** argv) { return flashomp::bench::main(argc, argv); }
+int main(int argc, char** argv)
+{
+    return flashomp::bench::main(argc, argv);
+}

@@ -121,7 +121,8 @@ reference::Rounding rounding_of(DType dtype)
 
 bool Accuracy::is_good() const
 {
-    const bool gradients = !has_gradients || (dq <= bound_gradient && (!has_dkv || (dk <= bound_gradient && dv <= bound_gradient)));
+    const bool gradients =
+        !has_gradients || (dq <= bound_gradient && (!has_dkv || (dk <= bound_gradient && dv <= bound_gradient)));
     return o <= bound_o && std::isfinite(lse) && gradients;
 }
 
@@ -152,8 +153,17 @@ Report BenchCase::forward()
 
 Report BenchCase::backward()
 {
-    return flashomp::backward({q_->view(), k_->view(), v_->view(), o_->view(), lse_->view(), dout_->view(),
-                               dq_->view(), dk_->view(), dv_->view(), {}, {}},
+    return flashomp::backward({q_->view(),
+                               k_->view(),
+                               v_->view(),
+                               o_->view(),
+                               lse_->view(),
+                               dout_->view(),
+                               dq_->view(),
+                               dk_->view(),
+                               dv_->view(),
+                               {},
+                               {}},
                               options_);
 }
 

@@ -43,7 +43,8 @@ std::vector<Shape> read_shapes(const std::string& path)
         if (!(words >> s.heads_q >> s.heads_kv >> s.seqlen_q >> s.seqlen_k >> s.head_dim >> s.head_dim_v >> causal) ||
             (causal != "none" && causal != "top-left" && causal != "bottom-right")) {
             throw Error(fmt::format("{}:{} is '{}'; it must be batch heads_q heads_kv seqlen_q seqlen_k head_dim "
-                                    "head_dim_v none|top-left|bottom-right.", path, number, line));
+                                    "head_dim_v none|top-left|bottom-right.",
+                                    path, number, line));
         }
         s.causal = causal == "none" ? Causal::none : causal == "top-left" ? Causal::top_left : Causal::bottom_right;
         shapes.push_back(s);

@@ -44,6 +44,12 @@ int main() {
     set(FLASHOMP_NVPTX_RUNS "${runs}" CACHE INTERNAL "Where the probe ran on the machine that configured")
 endfunction()
 
+# With an offload compiler installed g++ would build every OpenMP file for the GPU; only offload/ is meant to be.
+set(FLASHOMP_NO_OFFLOAD_FLAGS "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(FLASHOMP_NO_OFFLOAD_FLAGS -foffload=disable)
+endif()
+
 flashomp_probe_nvptx()
 if(FLASHOMP_OFFLOAD STREQUAL "nvptx" AND NOT FLASHOMP_NVPTX_LINKS)
     if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -58,12 +64,7 @@ elseif(FLASHOMP_OFFLOAD STREQUAL "nvptx" OR (FLASHOMP_OFFLOAD STREQUAL "" AND FL
     set(FLASHOMP_OFFLOAD_FLAGS ${_nvptx_flags})
 elseif(FLASHOMP_OFFLOAD STREQUAL "none" OR FLASHOMP_OFFLOAD STREQUAL "")
     set(FLASHOMP_OFFLOAD_TARGET none)
-    set(FLASHOMP_OFFLOAD_FLAGS "")
+    set(FLASHOMP_OFFLOAD_FLAGS ${FLASHOMP_NO_OFFLOAD_FLAGS})
 else()
     message(FATAL_ERROR "FLASHOMP_OFFLOAD was '${FLASHOMP_OFFLOAD}'; allowed are: nvptx, none.")
-endif()
-# With an offload compiler installed g++ would build every OpenMP file for the GPU; only offload/ is meant to be.
-set(FLASHOMP_NO_OFFLOAD_FLAGS "")
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    set(FLASHOMP_NO_OFFLOAD_FLAGS -foffload=disable)
 endif()

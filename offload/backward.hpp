@@ -39,7 +39,10 @@ struct ScoreGradient {
 };
 
 /// LSE in base 2. Rows without keys have LSE = -inf, which would make P = 2^(+inf): +inf makes it 0.
-FLASHOMP_INLINE float base2_lse(float lse) { return lse == -infinity ? infinity : lse * log2_e; }
+FLASHOMP_INLINE float base2_lse(float lse)
+{
+    return lse == -infinity ? infinity : lse * log2_e;
+}
 
 /// D_i = Σ_x dO_ix · O_ix of rows that the crew shares out (FlashAttention-2, Algorithm 2, line 4).
 template <class Machine>

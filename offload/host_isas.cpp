@@ -25,8 +25,8 @@ const std::vector<HostIsa>& host_isas()
                     __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
          },
          avx512::run, avx512::floats},
-        {"avx2", 8, [] { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; },
-         avx2::run, avx2::floats},
+        {"avx2", 8, [] { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }, avx2::run,
+         avx2::floats},
 #endif
         {"baseline", 4, [] { return true; }, baseline::run, baseline::floats},
     };

@@ -33,9 +33,9 @@ struct Ran {
 /// A build of the host machine for one instruction set.
 struct HostIsa {
     std::string_view name;
-    int lanes;                                     ///< floats in a vector register
-    bool (*is_supported)();                        ///< by this CPU
-    Ran (*run)(const Params&, const Launch&);      ///< a pass on host threads, one crew each
+    int lanes;                                        ///< floats in a vector register
+    bool (*is_supported)();                           ///< by this CPU
+    Ran (*run)(const Params&, const Launch&);         ///< a pass on host threads, one crew each
     std::int64_t (*floats)(Pass, int, int, int, int); ///< crew memory: pass, resident, stream, head_dim, head_dim_v
 };
 

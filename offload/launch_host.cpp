@@ -35,7 +35,8 @@ static void run_pass(const Params& params, const Launch& launch)
 
 Ran run(const Params& params, const Launch& launch)
 {
-    for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() { run_pass<pass, modified>(params, launch); });
+    for_pass(launch.pass, has_modifications(params),
+             [&]<Pass pass, bool modified>() { run_pass<pass, modified>(params, launch); });
     return {};
 }
 

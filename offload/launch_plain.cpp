@@ -16,7 +16,7 @@ template <Pass pass, bool modified>
 static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
 {
     const Work work = work_of(pass, params, launch.resident_rows);
-    const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows);
+    const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows, launch.crew_threads);
     for (std::int64_t i = team; i < work.items; i += teams) {
         run_block<pass, modified>(tile, params, work_item(i, params.batch, work.heads, work.blocks));
     }
@@ -28,13 +28,13 @@ static Ran run_pass(const Params& params, const Launch& launch)
 {
     const int device = launch.device >= 0 ? launch.device : omp_get_initial_device();
     int on_host = 1;
-#pragma omp target teams device(device) num_teams(launch.crews) thread_limit(launch.crew_threads)                     \
-    firstprivate(params, launch) map(from : on_host)
+#pragma omp target teams device(device) num_teams(launch.crews) thread_limit(launch.crew_threads)                      \
+    firstprivate(params, launch) map(from                                                                              \
+                                     : on_host)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
-        float* const memory =
-            launch.needs_memory ? launch.crew_memory + team * launch.crew_floats : team_memory();
+        float* const memory = launch.needs_memory ? launch.crew_memory + team * launch.crew_floats : team_memory();
 #pragma omp parallel num_threads(launch.crew_threads)
         {
             if (team == 0 && omp_get_thread_num() == 0) {
@@ -59,6 +59,9 @@ std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int hea
     return crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
 }
 
-std::int64_t team_memory_floats() { return team_memory_bytes / static_cast<int>(sizeof(float)); }
+std::int64_t team_memory_floats()
+{
+    return team_memory_bytes / static_cast<int>(sizeof(float));
+}
 
 } // namespace flashomp::offload

@@ -12,13 +12,13 @@ namespace flashomp {
 
 /// What a call did and where: filled from the run itself, never from what was asked for.
 struct Report {
-    std::string backend;             ///< "openmp", "reference"
-    std::string machine;             ///< the tile machine, for example "host-avx512" or "plain"; "eigen" for the reference
-    std::string ran_on;              ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
-    bool on_device = false;          ///< the kernels themselves reported a non-initial device
-    std::string note;                ///< why it ran there, when the caller left the choice open
-    double seconds = 0.0;            ///< wall-clock of the call without validation
-    std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
+    std::string backend;          ///< "openmp", "reference"
+    std::string machine;          ///< the tile machine, for example "host-avx512" or "plain"; "eigen" for the reference
+    std::string ran_on;           ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
+    bool on_device = false;       ///< the kernels themselves reported a non-initial device
+    std::string note;             ///< why it ran there, when the caller left the choice open
+    double seconds = 0.0;         ///< wall-clock of the call without validation
+    std::int64_t extra_bytes = 0; ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
     std::int64_t staged_bytes = 0;   ///< device copies of tensors that were given in host memory
     std::int64_t standard_bytes = 0; ///< what standard attention would have stored in N x N matrices
 };
@@ -56,5 +56,24 @@ Report forward(const ForwardArgs& args, const Options& options = {});
 /// (Dao et al. 2022, Algorithm 4). Deterministic: the same inputs give the same bits.
 /// Throws Error, with nothing written, when an argument is not as documented.
 Report backward(const BackwardArgs& args, const Options& options = {});
+
+/// Attention over a part of the keys: what forward() wrote for it. o as in ForwardArgs, or float32 whatever the dtype
+/// of the inputs was.
+struct Partial {
+    ConstTensorView o;
+    ConstTensorView lse;
+};
+
+/// Attention over the union of two disjoint sets of keys, from the results for each: with w = exp(lse_x - lse),
+/// o = w_a·o_a + w_b·o_b and lse = log(exp(lse_a) + exp(lse_b)). Ring attention, paged attention and split decoding are
+/// built from it. All three o share a shape, all lse share a shape; `o` may have another dtype than the parts, and both
+/// outputs may be the tensors of part a or b themselves. options: device, machine and threads count.
+/// Throws Error, with nothing written, when an argument is not as documented.
+Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options = {});
+
+/// Writes the mask that a call with this dropout draws: true where a probability is kept. `mask` is a boolean host
+/// tensor [B, Hq, Nq, Nk]; with packed sequences i and j count from the start of each sequence.
+/// Throws Error, with nothing written, when an argument is not as documented.
+void dropout_mask(const Dropout& dropout, const TensorView& mask);
 
 } // namespace flashomp

@@ -78,7 +78,7 @@ struct BasicTensorView {
 
     /// Every mutable view is also a const view.
     template <class Other>
-        requires(std::is_same_v<Pointer, const void*> && std::is_same_v<Other, void*>)
+        requires(std::is_same_v<Pointer, const void*>&& std::is_same_v<Other, void*>)
     BasicTensorView(const BasicTensorView<Other>& other) // NOLINT(google-explicit-constructor)
         : data(other.data), dtype(other.dtype), memory(other.memory), rank(other.rank), shape(other.shape),
           strides(other.strides)
@@ -86,8 +86,8 @@ struct BasicTensorView {
     }
 
     /// A row-major view of `data` with the given shape.
-    [[nodiscard]] static BasicTensorView contiguous(Pointer data, DType dtype, std::initializer_list<std::int64_t> shape,
-                                                    Memory memory = Memory::host)
+    [[nodiscard]] static BasicTensorView
+    contiguous(Pointer data, DType dtype, std::initializer_list<std::int64_t> shape, Memory memory = Memory::host)
     {
         BasicTensorView view(data, dtype, shape, {}, memory);
         std::int64_t stride = 1;

@@ -17,12 +17,24 @@ struct Float16 {
     std::uint16_t bits;
 };
 
-FLASHOMP_INLINE std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
-FLASHOMP_INLINE float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+FLASHOMP_INLINE std::uint32_t bits_of(float x)
+{
+    return __builtin_bit_cast(std::uint32_t, x);
+}
+FLASHOMP_INLINE float float_of(std::uint32_t bits)
+{
+    return __builtin_bit_cast(float, bits);
+}
 
-FLASHOMP_INLINE float to_float(float x) { return x; }
+FLASHOMP_INLINE float to_float(float x)
+{
+    return x;
+}
 
-FLASHOMP_INLINE float to_float(BFloat16 x) { return float_of(static_cast<std::uint32_t>(x.bits) << 16); }
+FLASHOMP_INLINE float to_float(BFloat16 x)
+{
+    return float_of(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 FLASHOMP_INLINE float to_float(Float16 x)
 {
@@ -35,7 +47,10 @@ FLASHOMP_INLINE float to_float(Float16 x)
     return float_of(sign | bits_of(scaled) | special);
 }
 
-FLASHOMP_INLINE void from_float(float x, float& out) { out = x; }
+FLASHOMP_INLINE void from_float(float x, float& out)
+{
+    out = x;
+}
 
 FLASHOMP_INLINE void from_float(float x, BFloat16& out)
 {

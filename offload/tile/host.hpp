@@ -263,8 +263,8 @@ private:
     }
 
     /// C[m][n] (+)= Σ_k A[m·a_m + k·a_k] · B[k][n]; n is a multiple of lanes.
-    static void matrix_kernel(float* c, int ldc, const float* a, int a_m, int a_k, const float* b, int ldb, int m, int n,
-                              int k, Start start)
+    static void matrix_kernel(float* c, int ldc, const float* a, int a_m, int a_k, const float* b, int ldb, int m,
+                              int n, int k, Start start)
     {
         constexpr int columns = Isa::register_vectors * lanes;
         for (int n0 = 0; n0 < n; n0 += columns) {
@@ -278,7 +278,8 @@ private:
                                                                              k, start);
                 } else {
                     for (int x = 0; x < n - n0; x += lanes) {
-                        register_rows<Isa::register_rows, 1>(cc + x, ldc, aa, a_m, a_k, b + n0 + x, ldb, rows, k, start);
+                        register_rows<Isa::register_rows, 1>(cc + x, ldc, aa, a_m, a_k, b + n0 + x, ldb, rows, k,
+                                                             start);
                     }
                 }
             }
@@ -299,8 +300,8 @@ private:
     }
 
     template <int R, int V>
-    static void register_block(float* c, int ldc, const float* a, std::ptrdiff_t a_m, std::ptrdiff_t a_k, const float* b,
-                               int ldb, int k, Start start)
+    static void register_block(float* c, int ldc, const float* a, std::ptrdiff_t a_m, std::ptrdiff_t a_k,
+                               const float* b, int ldb, int k, Start start)
     {
         Vector acc[R][V] = {};
         for (int kk = 0; kk < k; ++kk) {

@@ -27,29 +27,44 @@ template <class M>
 concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t, typename M::Scores s,
                                typename M::Accumulator a, typename M::Stats x, Rows rows, int n,
                                float (*epilogue)(float, int, int), float (*epilogue2)(float, float&, int, int),
-                               float (*factor)(int), void (*row)(int)) {
-    { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
-    { m.stream_rows() } -> std::same_as<int>;   // most rows of a streamed block
+                               float (*factor)(int), void (*row)(int))
+{
+    {
+        m.resident_rows()
+        } -> std::same_as<int>; // most rows of a resident block
+    {
+        m.stream_rows()
+        } -> std::same_as<int>; // most rows of a streamed block
 
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
-    { m.resident(n) } -> std::same_as<typename M::Resident>;
-    { m.stream(n) } -> std::same_as<typename M::Stream>;
-    { m.scores() } -> std::same_as<typename M::Scores>;
-    { m.accumulator(n) } -> std::same_as<typename M::Accumulator>;
-    { m.stats(n) } -> std::same_as<typename M::Stats>;
+    {
+        m.resident(n)
+        } -> std::same_as<typename M::Resident>;
+    {
+        m.stream(n)
+        } -> std::same_as<typename M::Stream>;
+    {
+        m.scores()
+        } -> std::same_as<typename M::Scores>;
+    {
+        m.accumulator(n)
+        } -> std::same_as<typename M::Accumulator>;
+    {
+        m.stats(n)
+        } -> std::same_as<typename M::Stats>;
 
-    m.load(r, rows);                      // from memory, converted to float; rows beyond rows.count read as zero
+    m.load(r, rows); // from memory, converted to float; rows beyond rows.count read as zero
     m.load(t, rows);
-    m.multiply(s, r, t, epilogue);        // s = f(r·tᵀ, r, c)
-    m.multiply(s, r, t, s, epilogue2);    // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
-    m.accumulate(a, s, t);                // a += s·t
-    m.accumulate(a, s, t, x);             // a = a·x[r] + s·t
-    m.row_max(s, x);                      // x[r] = max(x[r], max over c of s)
-    m.row_sum(s, x);                      // x[r] += sum over c of s
-    m.exp2_sum(s, x, x);                  // s = 2^(s - x[r]); second: y[r] += sum over c of s
-    m.for_rows(n, row);                   // f(r) for each of n rows
-    m.store(a, rows, factor);             // to memory: a[r][:] · f(r), rounded to the tensor's type
-    m.sync();                             // crew barrier
+    m.multiply(s, r, t, epilogue);     // s = f(r·tᵀ, r, c)
+    m.multiply(s, r, t, s, epilogue2); // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
+    m.accumulate(a, s, t);             // a += s·t
+    m.accumulate(a, s, t, x);          // a = a·x[r] + s·t
+    m.row_max(s, x);                   // x[r] = max(x[r], max over c of s)
+    m.row_sum(s, x);                   // x[r] += sum over c of s
+    m.exp2_sum(s, x, x);               // s = 2^(s - x[r]); second: y[r] += sum over c of s
+    m.for_rows(n, row);                // f(r) for each of n rows
+    m.store(a, rows, factor);          // to memory: a[r][:] · f(r), rounded to the tensor's type
+    m.sync();                          // crew barrier
 };
 
 } // namespace flashomp::offload

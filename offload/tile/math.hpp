@@ -20,7 +20,7 @@ FLASHOMP_INLINE float exp2_fast(float x)
     // Adding 1.5·2^23 leaves round(x) in the low mantissa bits.
     const float shifted = clamped + 12582912.0F;
     const float f = clamped - (shifted - 12582912.0F); // in [-1/2, 1/2], exact
-    float y = 1.535336188319500e-4F; // degree-6 minimax coefficients of 2^f (Cephes exp2f)
+    float y = 1.535336188319500e-4F;                   // degree-6 minimax coefficients of 2^f (Cephes exp2f)
     y = y * f + 1.339887440266574e-3F;
     y = y * f + 9.618437357674640e-3F;
     y = y * f + 5.550332471162809e-2F;

@@ -8,6 +8,7 @@
 
 #include "tile/machine.hpp"
 #include "tile/math.hpp"
+#include "tile/team_memory.hpp"
 
 #pragma omp declare target
 
@@ -40,8 +41,8 @@ public:
         FLASHOMP_INLINE float& operator[](int r) const { return data[r]; }
     };
 
-    FLASHOMP_INLINE PlainMachine(float* team_memory, int resident_rows, int stream_rows)
-        : next_(team_memory), resident_rows_(resident_rows), stream_rows_(stream_rows)
+    FLASHOMP_INLINE PlainMachine(float* team_memory, int resident_rows, int stream_rows, int crew_threads)
+        : next_(team_memory), resident_rows_(resident_rows), stream_rows_(stream_rows), crew_threads_(crew_threads)
     {
     }
 
@@ -50,10 +51,16 @@ public:
 
     static constexpr int odd(int n) { return n | 1; }
     static constexpr int padded(int n) { return (n + micro - 1) / micro * micro; }
-    static constexpr std::int64_t resident_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
+    static constexpr std::int64_t resident_floats(int rows, int depth)
+    {
+        return std::int64_t{rows} * odd(padded(depth));
+    }
     static constexpr std::int64_t stream_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
     static constexpr std::int64_t scores_floats(int rows, int columns) { return std::int64_t{columns} * odd(rows); }
-    static constexpr std::int64_t accumulator_floats(int rows, int depth) { return std::int64_t{rows} * odd(padded(depth)); }
+    static constexpr std::int64_t accumulator_floats(int rows, int depth)
+    {
+        return std::int64_t{rows} * odd(padded(depth));
+    }
     static constexpr std::int64_t stats_floats(int rows) { return rows; }
 
     FLASHOMP_INLINE Resident resident(int depth)
@@ -72,15 +79,21 @@ public:
     {
         const int floats = static_cast<int>(accumulator_floats(resident_rows_, depth));
         Accumulator a{take(floats), depth, odd(padded(depth))};
-#pragma omp for simd // ends with a barrier
+#pragma omp for simd nowait
         for (int i = 0; i < floats; ++i) {
             a.data[i] = 0.0F;
         }
         return a;
     }
-    FLASHOMP_INLINE Stats stats(int rows) { return {take(stats_floats(rows))}; }
+    FLASHOMP_INLINE Stats stats(int rows)
+    {
+        return {take(stats_floats(rows))};
+    }
 
-    FLASHOMP_INLINE void load(Resident& block, const Rows& rows) { load_block(block, rows); }
+    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
+    {
+        load_block(block, rows);
+    }
     FLASHOMP_INLINE void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;
@@ -96,7 +109,7 @@ public:
     template <class F>
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& other, F f)
     {
-        s.count = stream.count;
+        s.count = padded(stream.count); // masked columns of a padded tile hold zeros where they are summed
         float* const target = s.data;
         float* const beside = other.data;
         const float* const a = block.data;
@@ -108,22 +121,29 @@ public:
             const int r0 = item / step_c;
             const int c0 = item % step_c;
             float acc[micro][micro] = {};
-            for (int x = 0; x < depth; ++x) {
-                float left[micro], right[micro];
+            const float* left[micro];
+            const float* right[micro];
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
-                    left[i] = a[(r0 + i * step_r) * lda + x];
-                }
+            for (int i = 0; i < micro; ++i) {
+                left[i] = a + (r0 + i * step_r) * lda;
+                right[i] = b + (c0 + i * step_c) * ldb;
+            }
+            // Whole steps: what lies between depth and its padding is zero.
+            for (int x = 0; x < depth; x += micro) {
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
-                    right[i] = b[(c0 + i * step_c) * ldb + x];
-                }
+                for (int u = 0; u < micro; ++u) {
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
+                    for (int i = 0; i < micro; ++i) {
 #pragma GCC unroll 8
-                    for (int j = 0; j < micro; ++j) {
-                        acc[i][j] += left[i] * right[j];
+                        for (int j = 0; j < micro; ++j) {
+                            acc[i][j] += left[i][u] * right[j][u];
+                        }
                     }
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < micro; ++i) {
+                    left[i] += micro;
+                    right[i] += micro;
                 }
             }
 #pragma GCC unroll 8
@@ -222,7 +242,7 @@ public:
 
     FLASHOMP_INLINE void sync()
     {
-#pragma omp barrier
+        team_barrier(crew_threads_);
     }
 
 private:
@@ -252,10 +272,13 @@ private:
         float* const target = block.data;
         const int stride = block.stride, depth = block.depth, count = rows.count;
         const std::int64_t row_stride = rows.stride;
-#pragma omp for nowait
-        for (int r = 0; r < block.rows; ++r) {
-#pragma omp simd
-            for (int x = 0; x < stride; ++x) {
+        const int chunks = padded(depth) / micro;
+#pragma omp for simd nowait
+        for (int item = 0; item < block.rows * chunks; ++item) {
+            const int r = item / chunks;
+            const int x0 = item % chunks * micro;
+#pragma GCC unroll 8
+            for (int x = x0; x < x0 + micro; ++x) {
                 target[r * stride + x] = r < count && x < depth ? to_float(source[r * row_stride + x]) : 0.0F;
             }
         }
@@ -291,21 +314,30 @@ private:
             const int r0 = item / step_x;
             const int x0 = item % step_x;
             float acc[micro][micro] = {};
-            for (int c = 0; c < count; ++c) {
-                float l[micro], t[micro];
+            const float* score[micro];
+            const float* value[micro];
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
-                    l[i] = left[c * lds + r0 + i * step_r];
-                }
+            for (int i = 0; i < micro; ++i) {
+                score[i] = left + r0 + i * step_r;
+                value[i] = right + x0 + i * step_x;
+            }
+            for (int c = 0; c < count; c += micro) {
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
-                    t[i] = right[c * ldb + x0 + i * step_x];
-                }
+                for (int u = 0; u < micro; ++u) {
+                    float s_u[micro], v_u[micro];
 #pragma GCC unroll 8
-                for (int i = 0; i < micro; ++i) {
+                    for (int i = 0; i < micro; ++i) {
+                        s_u[i] = *score[i];
+                        v_u[i] = *value[i];
+                        score[i] += lds;
+                        value[i] += ldb;
+                    }
 #pragma GCC unroll 8
-                    for (int j = 0; j < micro; ++j) {
-                        acc[i][j] += l[i] * t[j];
+                    for (int i = 0; i < micro; ++i) {
+#pragma GCC unroll 8
+                        for (int j = 0; j < micro; ++j) {
+                            acc[i][j] += s_u[i] * v_u[j];
+                        }
                     }
                 }
             }
@@ -323,6 +355,7 @@ private:
 
     float* next_;
     int resident_rows_, stream_rows_; ///< multiples of micro
+    int crew_threads_;
 };
 
 } // namespace flashomp::offload

@@ -1,5 +1,5 @@
-// Team-local shared memory of an NVIDIA GPU. The one thing g++ 12 has no directive for (it rejects
-// `#pragma omp allocate`), so the one place that names it in PTX; Launch::crew_memory replaces it by plain memory.
+// The two things that a team on an NVIDIA GPU needs and g++ 12 has no usable directive for: team-local shared memory
+// (it rejects `#pragma omp allocate`) and a fast barrier. All PTX of the plain machine is in team_memory.cpp.
 #pragma once
 
 #pragma omp declare target
@@ -19,20 +19,14 @@ inline __attribute__((always_inline)) bool is_nvptx()
 #endif
 }
 
-/// The team's shared memory; null on the host.
-inline __attribute__((always_inline)) float* team_memory()
-{
-    float* memory = nullptr;
-    if (is_nvptx()) {
-        unsigned long long address = 0;
-        // "r" constraints and the .reg inside are what both front ends accept (docs/offload.md).
-        asm volatile("{ .shared .align 128 .b8 flashomp_pool[48640]; .reg .u64 a; mov.u64 a, flashomp_pool;"
-                     " cvta.shared.u64 %0, a; }"
-                     : "=r"(address));
-        memory = reinterpret_cast<float*>(address);
-    }
-    return memory;
-}
+/// The team's shared memory; null on the host. One copy for all kernels: the driver gives every kernel the shared
+/// memory of every function it might reach through GOMP_parallel's function pointer, so six inlined pools of 48 KB
+/// would be 285 KB for each of six kernels, and the image would not load.
+float* team_memory();
+
+/// Barrier of the `threads` threads of a team. libgomp 12's own takes about 20 µs on a GPU (docs/offload.md), the
+/// hardware's 20 ns; on the host this is `omp barrier`.
+void team_barrier(int threads);
 
 } // namespace flashomp::offload
 

@@ -5,8 +5,14 @@
 
 namespace flashomp {
 
-Report forward(const ForwardArgs& args, const Options& options) { return run(validate_forward(args, options)); }
+Report forward(const ForwardArgs& args, const Options& options)
+{
+    return run(validate_forward(args, options));
+}
 
-Report backward(const BackwardArgs& args, const Options& options) { return run(validate_backward(args, options)); }
+Report backward(const BackwardArgs& args, const Options& options)
+{
+    return run(validate_backward(args, options));
+}
 
 } // namespace flashomp

@@ -14,7 +14,10 @@ constexpr std::int64_t most_head_dim = 256;
 constexpr std::int64_t most_rows = std::int64_t{1} << 30; // kernels add two row numbers in an int
 constexpr std::int64_t most_heads = std::int64_t{1} << 20;
 
-std::string_view axes_text(bool packed) { return packed ? "[total, heads, head_dim]" : "[batch, seqlen, heads, head_dim]"; }
+std::string_view axes_text(bool packed)
+{
+    return packed ? "[total, heads, head_dim]" : "[batch, seqlen, heads, head_dim]";
+}
 
 /// Extent of an axis counted from the back, so that packed and batched tensors read alike.
 std::int64_t from_back(const ConstTensorView& view, int axis)
@@ -28,8 +31,8 @@ void check_qkv(const char* name, const ConstTensorView& view, bool packed)
         throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes_text(packed)));
     }
     if (view.rank != (packed ? 3 : 4)) {
-        throw Error(fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view),
-                                axes_text(packed)));
+        throw Error(
+            fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view), axes_text(packed)));
     }
     if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16) {
         throw Error(fmt::format("{} is {}; it must be float32, bfloat16 or float16.", name, name_of(view.dtype)));
@@ -74,7 +77,8 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
         }
     }
     if (from_back(k, 1) != problem.head_dim) {
-        throw Error(fmt::format("k has head_dim {} but q has {}; they must be equal.", from_back(k, 1), problem.head_dim));
+        throw Error(
+            fmt::format("k has head_dim {} but q has {}; they must be equal.", from_back(k, 1), problem.head_dim));
     }
     if (problem.heads_kv < 1 || problem.heads_q < 1 || problem.heads_q > most_heads ||
         problem.heads_q % problem.heads_kv != 0) {
@@ -89,8 +93,8 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
         throw Error(fmt::format("q, k and v have batch {}, {} and {}; they must be equal.", q.shape[0], k.shape[0],
                                 v.shape[0]));
     }
-    for (const auto& [name, rows] : {std::pair{"q", problem.seqlen_q}, std::pair{"k", problem.seqlen_k},
-                                     std::pair{"batch of q", problem.batch}}) {
+    for (const auto& [name, rows] :
+         {std::pair{"q", problem.seqlen_q}, std::pair{"k", problem.seqlen_k}, std::pair{"batch of q", problem.batch}}) {
         if (rows < 0 || rows > most_rows) {
             throw Error(fmt::format("{} has {} rows; at most {} are allowed.", name, rows, most_rows));
         }
@@ -127,18 +131,21 @@ void check_outputs(const Problem& problem)
         }
         if (overlaps_itself(view)) {
             throw Error(fmt::format("{} has strides that put two of its elements at one address; an output must not "
-                                    "overlap itself.", name));
+                                    "overlap itself.",
+                                    name));
         }
         for (const auto& [other, input] : problem.inputs()) {
             if (input && overlap(view, input)) {
                 throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
-                                        "of the call.", name, other));
+                                        "of the call.",
+                                        name, other));
             }
         }
         for (std::size_t j = 0; j < i; ++j) {
             if (outputs[j].second && overlap(view, outputs[j].second)) {
                 throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
-                                        "of the call.", name, outputs[j].first));
+                                        "of the call.",
+                                        name, outputs[j].first));
             }
         }
     }

@@ -39,8 +39,8 @@ void check_tensor(const char* name, const ConstTensorView& view, DType dtype, in
         same = view.shape.at(static_cast<std::size_t>(axis)) == shape.at(static_cast<std::size_t>(axis));
     }
     if (!same) {
-        throw Error(fmt::format("{} is {} {}; it must be {} {}, like {}.", name, name_of(view.dtype), shape_string(view),
-                                name_of(dtype), shape_string(expected), like));
+        throw Error(fmt::format("{} is {} {}; it must be {} {}, like {}.", name, name_of(view.dtype),
+                                shape_string(view), name_of(dtype), shape_string(expected), like));
     }
     check_layout(name, view);
 }
@@ -68,7 +68,8 @@ void apply_options(Problem& problem, const Options& options)
     if (!std::isfinite(problem.scale)) {
         throw Error(fmt::format("scale was {}; it must be a finite number.", problem.scale));
     }
-    for (const auto& [name, side] : {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
+    for (const auto& [name, side] :
+         {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
         if (side < -1) {
             throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
         }

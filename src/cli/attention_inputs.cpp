@@ -69,7 +69,7 @@ void AttentionInputs::read(const InputFiles& files)
         }
     }
     for (const auto& [name, path] : files.npy) {
-        if (tensors_.count(name) != 0) {
+        if (tensors_.contains(name)) {
             throw Error(fmt::format("{} was given as {} and is also in {}; a tensor comes from one place only.", name,
                                     path.string(), files.safetensors.string()));
         }
@@ -81,7 +81,7 @@ void AttentionInputs::read(const InputFiles& files)
 void AttentionInputs::require(const std::vector<std::string>& names) const
 {
     for (const std::string& name : names) {
-        if (tensors_.count(name) == 0) {
+        if (!tensors_.contains(name)) {
             throw Error(fmt::format("{0} was not given; {1} FILE.npy or a tensor named {0} in --in FILE.safetensors is "
                                     "needed.",
                                     name, flag_of(name)));
@@ -101,11 +101,8 @@ void AttentionInputs::convert(std::optional<DType> dtype)
         DType to = from;
         if (is_main(name)) {
             to = dtype.value_or(from == DType::float64 ? DType::float32 : from);
-        } else if (name == "bias") {
-            to = from == compute ? from : DType::float32;
-        } else if (name == "alibi_slopes" || name == "sink") {
-            to = DType::float32;
-        } else if (name == "lse" && from == DType::float64) {
+        } else if (name == "alibi_slopes" || name == "sink" || (name == "bias" && from != compute) ||
+                   (name == "lse" && from == DType::float64)) {
             to = DType::float32;
         }
         if (from == to || !is_floating(from)) {

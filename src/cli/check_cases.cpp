@@ -94,7 +94,7 @@ void require_object(const json& value, const Allowed& allowed, const Place& plac
 /// The name of a file or folder directly inside another folder.
 std::string plain_name(const json& value, const std::string& key, const Place& place)
 {
-    const std::string name = value.is_string() ? value.get<std::string>() : std::string();
+    std::string name = value.is_string() ? value.get<std::string>() : std::string();
     if (name.empty() || name == "." || name == ".." ||
         name.find_first_of(std::string_view("/\\\0\n", 4)) != std::string::npos) {
         place.refuse(fmt::format("'{}' must be the name of a file or folder, without a path", key));

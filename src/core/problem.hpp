@@ -10,7 +10,7 @@
 namespace flashomp {
 
 struct Problem {
-    std::int64_t batch = 0;      ///< sequences
+    std::int64_t batch = 0; ///< sequences
     std::int64_t heads_q = 0;
     std::int64_t heads_kv = 0;   ///< divides heads_q
     std::int64_t seqlen_q = 0;   ///< Nq; with packed sequences, the longest

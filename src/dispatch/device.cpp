@@ -88,6 +88,9 @@ const offload::HostIsa& choose_host_isa()
     throw Error(fmt::format("FLASHOMP_HOST_ISA was '{}'; this CPU and build have: {}.", forced, names));
 }
 
-std::string host_isa() { return std::string(choose_host_isa().name); }
+std::string host_isa()
+{
+    return std::string(choose_host_isa().name);
+}
 
 } // namespace flashomp

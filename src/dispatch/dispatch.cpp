@@ -20,9 +20,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start)
+{
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-std::string host_name(int threads) { return fmt::format("host ({} thread{})", threads, threads == 1 ? "" : "s"); }
+std::string host_name(int threads)
+{
+    return fmt::format("host ({} thread{})", threads, threads == 1 ? "" : "s");
+}
 
 std::string host_reason(const Problem& problem)
 {
@@ -142,7 +148,8 @@ Report run_openmp(const Problem& problem)
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     if (place.hardware.is_device && !on_device) {
-        throw Error(fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
+        throw Error(
+            fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
     return report;
 }

@@ -32,8 +32,7 @@ offload::Tensor tensor(const View& view)
 /// [batch, head, row], or packed [head, row].
 offload::RowTensor row_tensor(const TensorView& view)
 {
-    return {static_cast<float*>(view.data), view.rank == 3 ? view.strides[0] : 0,
-            view.strides[view.rank == 3 ? 1 : 0]};
+    return {static_cast<float*>(view.data), view.rank == 3 ? view.strides[0] : 0, view.strides[view.rank == 3 ? 1 : 0]};
 }
 
 offload::BiasTensor bias_tensor(const ConstTensorView& view)

@@ -64,8 +64,8 @@ void copy_strided(const TensorView& target, const ConstTensorView& source, int a
 
 void copy_bytes(void* target, int target_device, const void* source, int source_device, std::int64_t bytes)
 {
-    if (bytes > 0 && omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, target_device,
-                                       source_device) != 0) {
+    if (bytes > 0 &&
+        omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, target_device, source_device) != 0) {
         throw Error(fmt::format("copying {} bytes between the host and the device failed.", bytes));
     }
 }

@@ -1,8 +1,8 @@
 #include "plan.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <fmt/format.h>
+#include <iterator>
 
 namespace flashomp {
 
@@ -42,11 +42,11 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
     const int lanes = hardware.isa->lanes;
-    const Blocks blocks = chosen(problem.choice.tiling,
-                                 {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
-                                  static_cast<int>(std::min<std::int64_t>(std::max(d, dv) <= 128 ? 128 : 64,
-                                                                          round_up(stream, 4)))},
-                                 lanes, 1);
+    const Blocks blocks =
+        chosen(problem.choice.tiling,
+               {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
+                static_cast<int>(std::min<std::int64_t>(std::max(d, dv) <= 128 ? 128 : 64, round_up(stream, 4)))},
+               lanes, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
@@ -56,10 +56,11 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
-/// Plain blocks: the largest of a short list whose pieces fit the team-local memory of a GPU.
+/// Plain blocks: the fastest on an H200 whose pieces fit the team-local memory of a GPU, fastest first (measured at
+/// head_dim 64, docs/offload.md).
 Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    static constexpr Blocks candidates[] = {{64, 32}, {32, 32}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    static constexpr Blocks candidates[] = {{64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
     const Tiling& tiling = problem.choice.tiling;
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
@@ -74,11 +75,13 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     launch.needs_memory = !hardware.is_device || tiling.global_memory;
     if (!launch.needs_memory && !fits(blocks)) {
         throw Error(fmt::format("tiling was {} resident and {} stream rows, which need {} bytes of shared memory at "
-                                "this head_dim; at most {} are there.", blocks.resident, blocks.stream,
-                                4 * launch.crew_floats, 4 * offload::team_memory_floats()));
+                                "this head_dim; at most {} are there.",
+                                blocks.resident, blocks.stream, 4 * launch.crew_floats,
+                                4 * offload::team_memory_floats()));
     }
     if (hardware.is_device) {
-        // libgomp caches the stacks of at most 1024 warps between launches; more and every launch allocates them.
+        // Two warps a team were fastest. libgomp keeps the stacks of at most 1024 warps between launches; with more,
+        // every launch allocates them anew.
         launch.device = hardware.device;
         launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
         launch.crews = tiling.teams > 0 ? tiling.teams : 1024 / launch.crew_threads;

@@ -13,18 +13,18 @@ namespace flashomp {
 /// Where a plan is for.
 struct Hardware {
     bool is_device = false;
-    int device = -1;                         ///< OpenMP device number
-    int multiprocessors = 0;                 ///< of the device; 0 when unknown
-    int threads = 1;                         ///< host threads
-    const offload::HostIsa* isa = nullptr;   ///< host instruction set
+    int device = -1;                       ///< OpenMP device number
+    int multiprocessors = 0;               ///< of the device; 0 when unknown
+    int threads = 1;                       ///< host threads
+    const offload::HostIsa* isa = nullptr; ///< host instruction set
 };
 
 struct Plan {
     Machine machine = Machine::automatic;
-    std::string machine_name;               ///< as in Report::machine
-    std::vector<offload::Launch> passes;    ///< in order; memory not yet assigned
-    std::int64_t crew_memory_bytes = 0;     ///< host or global memory of all crews, the most any pass needs
-    std::int64_t row_bytes = 0;             ///< D and the LSE residual, backward only
+    std::string machine_name;            ///< as in Report::machine
+    std::vector<offload::Launch> passes; ///< in order; memory not yet assigned
+    std::int64_t crew_memory_bytes = 0;  ///< host or global memory of all crews, the most any pass needs
+    std::int64_t row_bytes = 0;          ///< D and the LSE residual, backward only
     std::int64_t lse_bytes = 0;
 };
 

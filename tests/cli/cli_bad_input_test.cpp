@@ -47,7 +47,7 @@ TEST_F(BadInput, ValuesThatAreNotAllowed)
         {"--softcap", "warm"},       {"--dropout", "half"}};
     const Arguments problem = small_problem("forward");
     for (const auto& [option, value] : values) {
-        expect_refused(problem + Arguments{"--out", out(), option + "=" + value}, option.substr(2));
+        expect_refused(problem + Arguments{"--out", out(), option, value}, option.substr(2));
     }
 }
 

@@ -24,6 +24,7 @@ int run_process(const Arguments& arguments, const fs::path& out, const fs::path&
 {
     std::vector<std::string> words = arguments;
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) {
         argv.push_back(word.data());
     }

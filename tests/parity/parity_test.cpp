@@ -40,9 +40,15 @@ INSTANTIATE_TEST_SUITE_P(Machines, Parity,
                                     std::string(name_of(std::get<DType>(param.param)));
                          });
 
-TEST_P(Parity, OneByOne) { check({1, 1, 1, 1, 1, 1, 1}, {}, 1); }
+TEST_P(Parity, OneByOne)
+{
+    check({1, 1, 1, 1, 1, 1, 1}, {}, 1);
+}
 
-TEST_P(Parity, FullAttention) { check({2, 3, 3, 65, 130, 64, 64}, {}, 2); }
+TEST_P(Parity, FullAttention)
+{
+    check({2, 3, 3, 65, 130, 64, 64}, {}, 2);
+}
 
 TEST_P(Parity, CausalBothAlignments)
 {
@@ -139,7 +145,8 @@ TEST_P(Parity, RandomShapes)
     };
     for (int round = 0; round < 12; ++round) {
         const std::int64_t heads_kv = pick(1, 3);
-        const Shape shape{pick(1, 2), heads_kv * pick(1, 3), heads_kv, pick(1, 160), pick(1, 160), pick(1, 96), pick(1, 96)};
+        const Shape shape{pick(1, 2),   heads_kv * pick(1, 3), heads_kv,   pick(1, 160),
+                          pick(1, 160), pick(1, 96),           pick(1, 96)};
         Options options;
         options.causal = static_cast<Causal>(pick(0, 2));
         options.window = pick(0, 1) == 0 ? Window{} : Window{pick(-1, 60), pick(-1, 60)};

@@ -142,9 +142,8 @@ public:
         const auto exact = reference::forward(problem);
         const auto naive = reference::forward(problem, rounding_of(dtype_));
         // LSE is float32 in every dtype, so it is held to float32's naive error.
-        const auto naive_lse = dtype_ == DType::float32
-                                   ? naive.lse
-                                   : reference::forward(problem, reference::Rounding::float32).lse;
+        const auto naive_lse =
+            dtype_ == DType::float32 ? naive.lse : reference::forward(problem, reference::Rounding::float32).lse;
         expect("o", doubles(o), exact.o, naive.o, 2.0);
         expect("lse", doubles(lse), exact.lse, naive_lse, 2.0);
         const auto gradient = reference::backward(problem);

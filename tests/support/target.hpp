@@ -18,7 +18,10 @@ struct Target {
     std::string host_isa; ///< forced instruction set; empty leaves the choice
 };
 
-inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
+inline void PrintTo(const Target& target, std::ostream* out)
+{
+    *out << target.name;
+}
 
 /// Whether the environment demands that device code runs on a device.
 inline bool device_required()
@@ -30,10 +33,8 @@ inline bool device_required()
 inline std::vector<Target> targets()
 {
     std::vector<Target> all = {
-        {"host_avx512", Machine::host, false, "avx512"},
-        {"host_avx2", Machine::host, false, "avx2"},
-        {"host_baseline", Machine::host, false, "baseline"},
-        {"plain_on_host", Machine::plain, false, ""},
+        {"host_avx512", Machine::host, false, "avx512"},     {"host_avx2", Machine::host, false, "avx2"},
+        {"host_baseline", Machine::host, false, "baseline"}, {"plain_on_host", Machine::plain, false, ""},
         {"plain_on_device", Machine::plain, true, ""},
     };
     return all;

@@ -1,0 +1,96 @@
+// The same inputs give the same bits: run after run, and for any number of host threads.
+#include "support/attention_case.hpp"
+#include "support/target.hpp"
+
+#include <thread>
+
+namespace flashomp::testing {
+namespace {
+
+class Determinism : public TargetTest, public ::testing::WithParamInterface<Target> {
+protected:
+    void SetUp() override { use(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, Determinism, ::testing::ValuesIn(targets()),
+                         [](const auto& param) { return param.param.name; });
+
+struct Results {
+    HostTensor o, lse, dq, dk, dv;
+};
+
+Results results_of(AttentionCase& attention)
+{
+    return {std::move(attention.o), std::move(attention.lse), std::move(attention.dq), std::move(attention.dk),
+            std::move(attention.dv)};
+}
+
+void expect_same_bits(const Results& a, const Results& b)
+{
+    EXPECT_TRUE(same_bits(a.o, b.o)) << "o";
+    EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+    EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
+    EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
+    EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
+}
+
+Options causal()
+{
+    Options options;
+    options.causal = Causal::bottom_right;
+    return options;
+}
+
+constexpr Shape shape{2, 4, 2, 130, 150, 48, 48};
+
+TEST_P(Determinism, TwentyBackwardRuns)
+{
+    AttentionCase attention(shape, DType::float32, 31);
+    static_cast<void>(attention.run(on_target(causal())));
+    const Results first = results_of(attention);
+    for (int round = 1; round < 20; ++round) {
+        static_cast<void>(attention.run(on_target(causal())));
+        expect_same_bits(first, results_of(attention));
+    }
+}
+
+TEST_P(Determinism, AnyNumberOfThreads)
+{
+    AttentionCase attention(shape, DType::float32, 32);
+    Options options = on_target(causal());
+    options.threads = 1;
+    static_cast<void>(attention.run(options));
+    const Results one = results_of(attention);
+    for (const int threads : {2, 3}) {
+        options.threads = threads;
+        static_cast<void>(attention.run(options));
+        expect_same_bits(one, results_of(attention));
+    }
+}
+
+TEST_P(Determinism, CallsFromTwoThreadsAtOnce)
+{
+    AttentionCase attention(shape, DType::float32, 33);
+    static_cast<void>(attention.run(on_target(causal())));
+    const Results expected = results_of(attention);
+    std::vector<Results> found(2);
+    std::vector<std::thread> callers;
+    for (Results& result : found) {
+        callers.emplace_back([&] {
+            for (int round = 0; round < 5; ++round) {
+                AttentionCase own(shape, DType::float32, 33);
+                static_cast<void>(own.run(on_target(causal())));
+                result = results_of(own);
+            }
+        });
+    }
+    for (std::thread& caller : callers) {
+        caller.join();
+    }
+    for (const Results& result : found) {
+        expect_same_bits(expected, result);
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing

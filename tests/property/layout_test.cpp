@@ -1,0 +1,113 @@
+// Strided views, head-major layouts and slices of packed tensors give what contiguous tensors give, and elements
+// between the strides stay untouched.
+#include "support/attention_case.hpp"
+#include "support/target.hpp"
+
+namespace flashomp::testing {
+namespace {
+
+class Layout : public TargetTest, public ::testing::WithParamInterface<Target> {
+protected:
+    void SetUp() override { use(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, Layout, ::testing::ValuesIn(targets()),
+                         [](const auto& param) { return param.param.name; });
+
+constexpr std::int64_t B = 2, N = 70, H = 3, D = 24;
+
+/// One [B, N, 3, H, D] tensor and its three [B, N, H, D] slices.
+struct Packed {
+    HostTensor memory;
+
+    explicit Packed(Fill fill) : memory(DType::float32, {B * N * 3 * H * D}, fill) {}
+
+    [[nodiscard]] TensorView slice(std::int64_t which)
+    {
+        return {static_cast<float*>(memory.data()) + which * H * D,
+                DType::float32,
+                {B, N, H, D},
+                {N * 3 * H * D, 3 * H * D, D, 1}};
+    }
+};
+
+void copy_into(const TensorView& target, const HostTensor& source)
+{
+    const auto* from = static_cast<const float*>(source.data());
+    for (std::int64_t b = 0; b < B; ++b) {
+        for (std::int64_t n = 0; n < N; ++n) {
+            for (std::int64_t x = 0; x < H * D; ++x) {
+                static_cast<float*>(target.data)[b * target.strides[0] + n * target.strides[1] + x] = *from++;
+            }
+        }
+    }
+}
+
+TEST_P(Layout, SlicesOfOnePackedTensor)
+{
+    AttentionCase attention({B, H, H, N, N, D, D}, DType::float32, 41);
+    static_cast<void>(attention.run(on_target({})));
+
+    Packed qkv(Fill::zero);
+    Packed gradients(Fill::poison);
+    copy_into(qkv.slice(0), attention.q);
+    copy_into(qkv.slice(1), attention.k);
+    copy_into(qkv.slice(2), attention.v);
+    HostTensor o(DType::float32, {B, N, H, D}, Fill::poison);
+    HostTensor lse(DType::float32, {B, H, N}, Fill::poison);
+    forward({qkv.slice(0), qkv.slice(1), qkv.slice(2), o.view(), lse.view()}, on_target({}));
+    backward({qkv.slice(0),
+              qkv.slice(1),
+              qkv.slice(2),
+              o.view(),
+              lse.view(),
+              attention.dout.view(),
+              gradients.slice(0),
+              gradients.slice(1),
+              gradients.slice(2),
+              {},
+              {}},
+             on_target({}));
+    EXPECT_TRUE(same_bits(o, attention.o));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(gradients.slice(0)), attention.dq));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(gradients.slice(1)), attention.dk));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(gradients.slice(2)), attention.dv));
+}
+
+TEST_P(Layout, HeadMajorTensors)
+{
+    AttentionCase attention({B, H, H, N, N, D, D}, DType::float32, 42);
+    static_cast<void>(attention.run(on_target({})));
+
+    const auto head_major = [](const HostTensor& tensor) {
+        return HostTensor::copy_of(tensor.view().transposed(1, 2)); // now [B, H, N, D] in memory
+    };
+    const HostTensor q = head_major(attention.q);
+    const HostTensor k = head_major(attention.k);
+    const HostTensor v = head_major(attention.v);
+    HostTensor o(DType::float32, {B, H, N, D}, Fill::poison);
+    HostTensor lse(DType::float32, {B, H, N}, Fill::poison);
+    forward({q.view().transposed(1, 2), k.view().transposed(1, 2), v.view().transposed(1, 2), o.view().transposed(1, 2),
+             lse.view()},
+            on_target({}));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(o.view().transposed(1, 2)), attention.o));
+    EXPECT_TRUE(same_bits(lse, attention.lse));
+}
+
+TEST_P(Layout, GapsBetweenOutputRowsStayUntouched)
+{
+    AttentionCase attention({B, H, H, N, N, D, D}, DType::float32, 43);
+    static_cast<void>(attention.run(on_target({})));
+    Packed output(Fill::poison);
+    HostTensor lse(DType::float32, {B, H, N}, Fill::poison);
+    forward({std::as_const(attention.q).view(), std::as_const(attention.k).view(), std::as_const(attention.v).view(),
+             output.slice(1), lse.view()},
+            on_target({}));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(output.slice(1)), attention.o));
+    const HostTensor untouched(DType::float32, {B, N, H, D}, Fill::poison);
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(output.slice(0)), untouched));
+    EXPECT_TRUE(same_bits(HostTensor::copy_of(output.slice(2)), untouched));
+}
+
+} // namespace
+} // namespace flashomp::testing

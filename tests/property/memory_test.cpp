@@ -1,0 +1,60 @@
+// Nothing of size N x N is allocated: with ten times the sequence, no allocation of a call grows more than tenfold.
+#include "count_allocations.hpp"
+#include "support/attention_case.hpp"
+#include "support/target.hpp"
+
+namespace flashomp::testing {
+namespace {
+
+class Memory : public TargetTest, public ::testing::WithParamInterface<Target> {
+protected:
+    void SetUp() override { use(GetParam()); }
+
+    struct Use {
+        Allocations host;
+        std::int64_t extra_bytes;
+    };
+
+    Use measure(std::int64_t n)
+    {
+        AttentionCase attention({1, 1, 1, n, n, 16, 16}, DType::float32, 51);
+        attention.poison_outputs();
+        reset_allocations();
+        const Report first = forward(attention.forward_args(), on_target({}));
+        const Report second = backward(attention.backward_args(), on_target({}));
+        const Allocations counted = allocations();
+        return {counted, std::max(first.extra_bytes, second.extra_bytes)};
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, Memory, ::testing::ValuesIn(targets()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST_P(Memory, GrowsWithNAndNotWithItsSquare)
+{
+    constexpr std::int64_t small = 300;
+    constexpr std::int64_t factor = 10;
+    const Use few = measure(small);
+    const Use many = measure(factor * small);
+    EXPECT_LE(many.host.largest, factor * std::max<std::size_t>(few.host.largest, 1U << 16U));
+    EXPECT_LE(many.host.total, factor * std::max<std::size_t>(few.host.total, 1U << 16U));
+    EXPECT_LE(many.extra_bytes, factor * few.extra_bytes);
+    // And in absolute numbers: one float32 score matrix would be 36 MB.
+    EXPECT_LT(many.host.total, 4U << 20U);
+    EXPECT_LT(many.extra_bytes, std::int64_t{4} << 20);
+}
+
+TEST_P(Memory, ExtraDeviceMemoryIsLseAndTwoFloatsARow)
+{
+    if (!target_.is_device) {
+        GTEST_SKIP() << "tiles are in team-local memory on a device only";
+    }
+    AttentionCase attention({2, 3, 3, 500, 400, 64, 64}, DType::float32, 52);
+    const auto [first, second] = attention.run(on_target({}));
+    const std::int64_t rows = 2 * 3 * 500;
+    EXPECT_EQ(first.extra_bytes, 4 * rows);
+    EXPECT_EQ(second.extra_bytes, 12 * rows);
+}
+
+} // namespace
+} // namespace flashomp::testing

@@ -1,0 +1,97 @@
+// Every bad argument of the C++ API: one sentence that names it, and outputs left as they were.
+#include "support/attention_case.hpp"
+
+#include <functional>
+
+namespace flashomp::testing {
+namespace {
+
+struct BadCall {
+    const char* name;
+    const char* says; ///< part of the sentence
+    std::function<void(AttentionCase&, ForwardArgs&, Options&)> spoil;
+};
+
+void PrintTo(const BadCall& bad, std::ostream* out)
+{
+    *out << bad.name;
+}
+
+class Validate : public ::testing::TestWithParam<BadCall> {};
+
+std::vector<BadCall> bad_calls()
+{
+    return {
+        {"NoQ", "q was not given", [](auto&, ForwardArgs& a, auto&) { a.q = {}; }},
+        {"RankOfK", "k has 3 axes", [](auto&, ForwardArgs& a, auto&) { a.k.rank = 3; }},
+        {"DtypeOfV", "v is bfloat16 but q is float32",
+         [](auto&, ForwardArgs& a, auto&) { a.v.dtype = DType::bfloat16; }},
+        {"DtypeOfQ", "q is int32", [](auto&, ForwardArgs& a, auto&) { a.q.dtype = DType::int32; }},
+        {"HeadDimTooLarge", "head_dim 300; it must be 1 to 256",
+         [](auto&, ForwardArgs& a, auto&) { a.q.shape[3] = 300; }},
+        {"HeadDimsDiffer", "k has head_dim 9 but q has 16", [](auto&, ForwardArgs& a, auto&) { a.k.shape[3] = 9; }},
+        {"HeadsNotDivisible", "divisible by heads_kv", [](auto&, ForwardArgs& a, auto&) { a.k.shape[2] = 3; }},
+        {"ValueLength", "v has shape", [](auto&, ForwardArgs& a, auto&) { a.v.shape[1] = 9; }},
+        {"BatchesDiffer", "batch", [](auto&, ForwardArgs& a, auto&) { a.k.shape[0] = a.v.shape[0] = 3; }},
+        {"OutputShape", "o is float32 [1, 20, 4, 15]", [](auto&, ForwardArgs& a, auto&) { a.o.shape[3] = 15; }},
+        {"LseDtype", "lse is bfloat16", [](auto&, ForwardArgs& a, auto&) { a.lse.dtype = DType::bfloat16; }},
+        {"LastStride", "q has stride 2 on its last axis", [](auto&, ForwardArgs& a, auto&) { a.q.strides[3] = 2; }},
+        {"NegativeStride", "0 or more", [](auto&, ForwardArgs& a, auto&) { a.v.strides[1] = -64; }},
+        {"NullData", "its data is null", [](auto&, ForwardArgs& a, auto&) { a.k.data = nullptr; }},
+        {"OutputIsInput", "o overlaps q", [](AttentionCase& c, ForwardArgs& a, auto&) { a.o.data = c.q.data(); }},
+        {"OutputOverlapsItself", "must not overlap itself", [](auto&, ForwardArgs& a, auto&) { a.o.strides[1] = 0; }},
+        {"NanScale", "scale was nan", [](auto&, auto&, Options& o) { o.scale = std::nan(""); }},
+        {"InfiniteScale", "scale was inf", [](auto&, auto&, Options& o) { o.scale = HUGE_VAL; }},
+        {"WindowLeft", "window left was -2", [](auto&, auto&, Options& o) { o.window.left = -2; }},
+        {"WindowRight", "window right was -7", [](auto&, auto&, Options& o) { o.window.right = -7; }},
+        {"Threads", "threads was -1", [](auto&, auto&, Options& o) { o.threads = -1; }},
+        {"CudaBackend", "not in this build yet", [](auto&, auto&, Options& o) { o.backend = Backend::cuda; }},
+        {"DeviceThatIsNotThere", "device was 97",
+         [](auto&, auto&, Options& o) {
+             o.device = {Device::Kind::gpu, 97};
+         }},
+        {"ReferenceOnGpu", "reference backend runs on the host",
+         [](auto&, auto&, Options& o) {
+             o.backend = Backend::reference;
+             o.device = {Device::Kind::gpu, 0};
+         }},
+        {"DeviceMemoryOnHost", "q is in device memory",
+         [](auto&, ForwardArgs& a, Options& o) {
+             a.q.memory = Memory::device;
+             o.device.kind = Device::Kind::host;
+         }},
+        {"TilingMultiple", "tiling was 7",
+         [](auto&, auto&, Options& o) {
+             o.tiling.resident_rows = 7;
+             o.device.kind = Device::Kind::host;
+         }},
+    };
+}
+
+INSTANTIATE_TEST_SUITE_P(BadCalls, Validate, ::testing::ValuesIn(bad_calls()),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+TEST_P(Validate, OneSentenceAndNothingWritten)
+{
+    AttentionCase attention({1, 4, 2, 20, 30, 16, 16}, DType::float32, 61);
+    attention.poison_outputs();
+    const HostTensor o_before = HostTensor::copy_of(std::as_const(attention.o).view());
+    const HostTensor lse_before = HostTensor::copy_of(std::as_const(attention.lse).view());
+    ForwardArgs args = attention.forward_args();
+    Options options;
+    GetParam().spoil(attention, args, options);
+    try {
+        static_cast<void>(forward(args, options));
+        FAIL() << "accepted";
+    } catch (const Error& error) {
+        const std::string sentence = error.what();
+        EXPECT_NE(sentence.find(GetParam().says), std::string::npos) << sentence;
+        EXPECT_EQ(sentence.back(), '.') << sentence;
+        EXPECT_EQ(sentence.find('\n'), std::string::npos) << sentence;
+    }
+    EXPECT_TRUE(same_bits(attention.o, o_before));
+    EXPECT_TRUE(same_bits(attention.lse, lse_before));
+}
+
+} // namespace
+} // namespace flashomp::testing

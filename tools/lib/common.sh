@@ -1,0 +1,53 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced by the scripts in tools/ and .ci/: where the project is, what it needs installed, how it is configured.
+# After sourcing, the working directory is the project's root.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+
+# What a build with g++, and its tests and benchmarks, need of Debian 12.
+build_packages=(g++ cmake ninja-build git gcc-offload-nvptx libomp-dev libeigen3-dev libgtest-dev libbenchmark-dev
+    libcli11-dev nlohmann-json3-dev libfmt-dev)
+
+say() { printf '\n== %s\n' "$*"; }
+
+fail() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 2
+}
+
+is_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# install_packages NAME...: installs those Debian packages that are missing and says which; does nothing when none is.
+install_packages() {
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+        say "no apt-get here, so nothing is installed; these Debian packages or their like must be there: $*"
+        return
+    fi
+    local missing=() name
+    for name in "$@"; do
+        is_installed "$name" || missing+=("$name")
+    done
+    if ((${#missing[@]} == 0)); then
+        return
+    fi
+    local as_root=()
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || fail "these Debian packages are missing: ${missing[*]}; install them as root."
+        as_root=(sudo)
+    fi
+    say "installing Debian packages: ${missing[*]}"
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" \
+        >/dev/null
+}
+
+# configure PRESET: silent about what CMake finds each time, but not about what is built, nor about errors.
+configure() {
+    local log
+    if ! log=$(cmake --preset "$1" 2>&1); then
+        printf '%s\n' "$log" >&2
+        exit 1
+    fi
+    say "configured build/$1"
+    sed -n '/flashomp [0-9]/,/sanitizers/s/^-- //p' <<<"$log"
+}
