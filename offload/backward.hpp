@@ -4,9 +4,10 @@
 // place for dQ (and D), key blocks in place for dK and dV. S and dP are computed in both: 7 products instead of
 // 5, and no float32 dQ accumulator.
 //
-// LSE is saved in float32, so for large logits (|LSE| in the thousands) it is off by up to 2^-12, and every P of the
-// row with it, by one common factor. The dQ pass sees whole rows: their sum, which should be 1, is that factor. It
-// divides dQ by it and leaves its logarithm, the residual, for the dK/dV pass.
+// Two things that backward is given are rounded: LSE to float32, which for large logits (|LSE| in the thousands) puts
+// one common factor on every P of a row, and O to the tensor's type, which shifts D = rowsum(dO∘O) and so all dS of a
+// row. Both show in sums over whole rows, which the dQ pass sees: ΣP must be 1, and Σ P∘dP is D itself. It divides dQ
+// by the first and leaves both corrections for the passes that sum over rows, where a common error would add up.
 //
 //     P = 2^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
 #pragma once
@@ -27,14 +28,28 @@ struct ScoreGradient {
         return exp2_fast(score.template operator()<modified, masked>(dot, i, j) - lse - residual);
     }
 
-    /// d(loss)/d(scaled dot product)
-    FLASHOMP_INLINE float operator()(float dot, float p, float dp, float delta) const
+    /// d(loss)/d(logit after softcap, ALiBi and bias); dp is the gradient of the probability after dropout.
+    FLASHOMP_INLINE float logit(float p, float dp, float delta, float dropout) const
     {
-        float ds = p * (dp - delta);
+        return p * (dp * dropout - delta);
+    }
+
+    /// d(loss)/d(scaled dot product)
+    FLASHOMP_INLINE float operator()(float dot, float p, float dp, float delta, float dropout) const
+    {
+        float ds = logit(p, dp, delta, dropout);
         if constexpr (modified) {
             ds *= score.softcap_slope(dot);
         }
         return ds;
+    }
+
+    FLASHOMP_INLINE float dropout(int i, int j) const
+    {
+        if constexpr (modified) {
+            return score.dropout(i, j);
+        }
+        return 1.0F;
     }
 };
 
@@ -83,7 +98,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     auto dq = tile.accumulator(p.head_dim);
     auto lse = tile.stats(block_m);
     auto delta = tile.stats(block_m);
-    auto sum = tile.stats(block_m);
+    auto sum = tile.stats(block_m);   // ΣP
+    auto shift = tile.stats(block_m); // Σ P∘(dP - D)
 
     const Rows dout_rows = rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, first, rows, p.head_dim));
@@ -91,17 +107,23 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     row_delta(tile, rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
     float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
+    const bool has_sink = p.sink != nullptr;
+    const float sink = has_sink ? p.sink[work.head] * log2_e : 0.0F;
     tile.for_rows(block_m, [=](int r) {
         sum[r] = 0.0F;
+        shift[r] = 0.0F;
         if (r < rows) {
             lse[r] = base2_lse(saved_lse[r]);
-            saved_delta[r] = delta[r];
+            sum[r] = has_sink ? exp2_fast(sink - lse[r]) : 0.0F; // a sink's probability belongs to the row's sum
         } else {
             lse[r] = infinity;
             delta[r] = 0.0F;
         }
     });
 
+    // With a softcap the sum of dS is no longer that of P∘(dP - D), so s carries that instead of P; bounded logits have
+    // a good LSE.
+    const bool softcap = modified && score.softcap > 0.0F;
     const Range keys = score.band.keys(i0, i0 + rows);
     for (int j0 = keys.begin / block_n * block_n; j0 < keys.end; j0 += block_n) {
         const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
@@ -113,28 +135,41 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
             const ScoreGradient<modified, false> gradient{score};
             tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
                 const float dot = x;
-                x = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
-                return gradient(dot, x, dp, delta[r]);
+                const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+                const float dropout = gradient.dropout(i0 + r, j0 + c);
+                x = softcap ? gradient.logit(p_rc, dp, delta[r], dropout) : p_rc;
+                return gradient(dot, p_rc, dp, delta[r], dropout);
             });
         } else {
             const ScoreGradient<modified, true> gradient{score};
             tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
                 const float dot = x;
-                x = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
-                return gradient(dot, x, dp, delta[r]);
+                const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+                const float dropout = gradient.dropout(i0 + r, j0 + c);
+                x = softcap ? gradient.logit(p_rc, dp, delta[r], dropout) : p_rc;
+                return gradient(dot, p_rc, dp, delta[r], dropout);
             });
         }
         tile.sync();
-        tile.row_sum(s, sum);
+        if (softcap) {
+            tile.row_sum(s, shift);
+        } else {
+            tile.row_sum(s, sum);
+            tile.row_sum(ds, shift);
+        }
         tile.accumulate(dq, ds, k);
         tile.sync(); // before the next key block overwrites k and v
     }
     const float scale = p.scale;
     float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
     tile.for_rows(rows, [=](int r) {
-        const bool dead = !(sum[r] > 0.0F);
-        saved_residual[r] = dead ? 0.0F : log2_fast(sum[r]);
-        sum[r] = dead ? 0.0F : scale / sum[r];
+        const float sink_p = has_sink ? exp2_fast(sink - lse[r]) : 0.0F;
+        const float keys_p = softcap ? 1.0F - sink_p : sum[r] - sink_p; // ΣP over the keys
+        const float all_p = softcap ? 1.0F : sum[r];
+        const bool dead = !(all_p > 0.0F);
+        saved_residual[r] = dead ? 0.0F : log2_fast(all_p);
+        saved_delta[r] = dead ? 0.0F : (shift[r] + delta[r] * keys_p) / all_p;
+        sum[r] = dead ? 0.0F : scale / all_p;
     });
     tile.sync();
     tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [=](int r) { return sum[r]; });
@@ -193,15 +228,19 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
                 const ScoreGradient<modified, false> gradient{score};
                 tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
                     const float dot = x;
-                    x = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
-                    return gradient(dot, x, dp, delta[c]);
+                    const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
+                    const float dropout = gradient.dropout(i0 + c, j0 + r);
+                    x = p_rc * dropout; // what dV sums
+                    return gradient(dot, p_rc, dp, delta[c], dropout);
                 });
             } else {
                 const ScoreGradient<modified, true> gradient{score};
                 tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
                     const float dot = x;
-                    x = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
-                    return gradient(dot, x, dp, delta[c]);
+                    const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
+                    const float dropout = gradient.dropout(i0 + c, j0 + r);
+                    x = p_rc * dropout; // what dV sums
+                    return gradient(dot, p_rc, dp, delta[c], dropout);
                 });
             }
             tile.sync();
@@ -210,6 +249,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             tile.sync(); // before the next query block overwrites q and dout
         }
     }
+    tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
     const float scale = p.scale;
     tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim), [=](int) { return scale; });
     tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v), [](int) { return 1.0F; });
@@ -223,7 +263,7 @@ constexpr std::int64_t backward_query_floats(int block_m, int block_n, int head_
     return Machine::resident_floats(block_m, head_dim) + Machine::resident_floats(block_m, head_dim_v) +
            Machine::stream_floats(block_n, head_dim) + Machine::stream_floats(block_n, head_dim_v) +
            2 * Machine::scores_floats(block_m, block_n) + Machine::accumulator_floats(block_m, head_dim) +
-           3 * Machine::stats_floats(block_m);
+           4 * Machine::stats_floats(block_m);
 }
 
 /// Floats of crew memory that backward_key_block reserves.

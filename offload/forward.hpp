@@ -10,22 +10,26 @@
 
 namespace flashomp::offload {
 
-/// One unit of work of a pass: a resident block of one head of one sequence.
+/// One unit of work of a pass: a resident block of one head of one sequence, and a part of the keys.
 struct WorkItem {
-    int batch = 0, head = 0, block = 0;
+    int batch = 0, head = 0, block = 0, split = 0;
 };
 
-/// The unit with number `index`; blocks vary slowest and descend, because with a causal mask the last query
-/// blocks have the most keys: longest first keeps the crews evenly busy to the end.
-FLASHOMP_INLINE WorkItem work_item(std::int64_t index, int batches, int heads, int blocks)
+/// The part of `keys` that belongs to a split, in whole blocks of `block_n`.
+FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int split, int splits)
 {
-    const int head = static_cast<int>(index % heads);
-    const int batch = static_cast<int>(index / heads % batches);
-    const int block = blocks - 1 - static_cast<int>(index / heads / batches);
-    return {batch, head, block};
+    const int first = keys.begin / block_n;
+    const int blocks = (keys.end + block_n - 1) / block_n - first;
+    if (keys.end <= keys.begin) {
+        return {0, 0};
+    }
+    const int each = (blocks + splits - 1) / splits;
+    const int begin = (first + split * each) * block_n;
+    const int end = begin + each * block_n;
+    return {begin, end < keys.end ? end : keys.end};
 }
 
-/// o and LSE of one query block.
+/// o and LSE of one query block; with splits, of the part of the keys that is the item's.
 template <bool modified, class Machine>
 FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkItem& work)
 {
@@ -47,11 +51,12 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     auto o = tile.accumulator(p.head_dim_v);
     OnlineSoftmax<Machine> softmax(tile);
 
-    softmax.start(tile, p.sink != nullptr, p.sink != nullptr ? p.sink[work.head] : 0.0F);
+    const bool has_sink = p.sink != nullptr && work.split == 0;
+    softmax.start(tile, has_sink, has_sink ? p.sink[work.head] : 0.0F);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
 
-    const Range keys = score.band.keys(i0, i0 + rows);
-    for (int j0 = keys.begin / block_n * block_n; j0 < keys.end; j0 += block_n) {
+    const Range keys = split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits);
+    for (int j0 = keys.begin; j0 < keys.end; j0 += block_n) {
         const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
         tile.load(k, rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
         tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
@@ -67,15 +72,28 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         }
         tile.sync();
         softmax.update(tile, s);
+        if constexpr (modified) {
+            if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
+                tile.map(s, [=](float x, int r, int c) { return x * score.dropout(i0 + r, j0 + c); });
+            }
+        }
         tile.sync();
         tile.accumulate(o, s, v, softmax.correction);
         tile.sync(); // before the next key block overwrites k and v
     }
 
-    softmax.finish(tile, rows, row_stats(p.lse, work.batch, work.head, seq.q_start + i0));
+    const std::int64_t first = seq.q_start + i0;
+    Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
+    float* lse = row_stats(p.lse, work.batch, work.head, first);
+    if (p.splits > 1) {
+        const float* part = row_stats(p.partial_lse, work.batch, work.head, first) + work.split * p.partial_stride;
+        const std::int64_t row = part - p.partial_lse.data;
+        target = {p.partial_o, row * p.head_dim_v, p.head_dim_v, rows, p.head_dim_v, Element::float32};
+        lse = p.partial_lse.data + row;
+    }
+    softmax.finish(tile, rows, lse);
     tile.sync();
-    tile.store(o, rows_of(p, p.o, work.batch, work.head, seq.q_start + i0, rows, p.head_dim_v),
-               [=](int r) { return softmax.correction[r]; });
+    tile.store(o, target, [=](int r) { return softmax.correction[r]; });
     tile.sync();
 }
 

@@ -1,6 +1,7 @@
 // Launching a pass: on host cores, or as one target region whose teams loop over the work.
 #pragma once
 
+#include "merge.hpp"
 #include "params.hpp"
 
 #include <cstdint>
@@ -9,8 +10,14 @@
 
 namespace flashomp::offload {
 
-/// The three schedules. The backward pass is backward_query (dQ and D), then backward_key (dK and dV).
-enum class Pass { forward, backward_query, backward_key };
+/// The schedules. The backward pass is backward_query (dQ, D and the LSE residual), then backward_key (dK and dV),
+/// then, when asked for, backward_bias and backward_sink.
+enum class Pass { forward, backward_query, backward_key, backward_bias, backward_sink };
+
+/// A resident block of one packed sequence.
+struct Unit {
+    int batch = 0, block = 0;
+};
 
 /// How to launch one pass: decided by plan(), obeyed here.
 struct Launch {
@@ -23,6 +30,8 @@ struct Launch {
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
     int device = -1;              ///< OpenMP device of a target region; -1 the host
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
+    const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
+    int unit_count = 0;
 };
 
 /// Whether the region really ran on a device that is not the host.
@@ -44,6 +53,9 @@ const std::vector<HostIsa>& host_isas();
 
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
 Ran run_plain(const Params& params, const Launch& launch);
+
+/// A merge, as a target region on `device` (-1: on the host).
+Ran run_merge(const MergeParams& params, int device, int threads);
 
 /// Crew memory of the plain machine.
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);

@@ -21,14 +21,14 @@ static_assert(TileMachine<Machine>);
 template <Pass pass, bool modified>
 static void run_pass(const Params& params, const Launch& launch)
 {
-    const Work work = work_of(pass, params, launch.resident_rows);
+    const Work work(params, launch);
 #pragma omp parallel num_threads(launch.crews)
     {
         const int crew = omp_get_thread_num();
         const Machine tile(launch.crew_memory + crew * launch.crew_floats, launch.resident_rows, launch.stream_rows);
 #pragma omp for schedule(dynamic, 1)
         for (std::int64_t i = 0; i < work.items; ++i) {
-            run_block<pass, modified>(tile, params, work_item(i, params.batch, work.heads, work.blocks));
+            run_item<pass, modified>(tile, params, work, i);
         }
     }
 }

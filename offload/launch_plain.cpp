@@ -15,10 +15,21 @@ static_assert(TileMachine<PlainMachine>);
 template <Pass pass, bool modified>
 static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
 {
-    const Work work = work_of(pass, params, launch.resident_rows);
+    const Work work(params, launch);
     const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows, launch.crew_threads);
     for (std::int64_t i = team; i < work.items; i += teams) {
-        run_block<pass, modified>(tile, params, work_item(i, params.batch, work.heads, work.blocks));
+        run_item<pass, modified>(tile, params, work, i);
+    }
+}
+
+/// The same for a merge. A function of its own: inlined into the parallel region it crashes g++ 12 (ompdevlow).
+static void merge_share(const MergeParams& params, int crew_threads, int team, int teams)
+{
+    constexpr int unit = 16; // rows
+    const std::int64_t all = std::int64_t{params.batch} * params.heads * params.length;
+    PlainMachine tile(nullptr, unit, PlainMachine::micro, crew_threads); // needs no memory of its own
+    for (std::int64_t first = std::int64_t{team} * unit; first < all; first += std::int64_t{teams} * unit) {
+        merge_rows(tile, params, first, all - first < unit ? static_cast<int>(all - first) : unit);
     }
 }
 #pragma omp end declare target
@@ -52,6 +63,30 @@ Ran run_plain(const Params& params, const Launch& launch)
     for_pass(launch.pass, has_modifications(params),
              [&]<Pass pass, bool modified>() { ran = run_pass<pass, modified>(params, launch); });
     return ran;
+}
+
+Ran run_merge(const MergeParams& params, int device, int threads)
+{
+    const bool on_gpu = device >= 0;
+    const int target = on_gpu ? device : omp_get_initial_device();
+    const int crew_threads = on_gpu ? 2 : threads;
+    const int crews = on_gpu ? 512 : 1;
+    int on_host = 1;
+#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(params)               \
+    map(from                                                                                                           \
+        : on_host)
+    {
+        const int team = omp_get_team_num();
+        const int teams = omp_get_num_teams();
+#pragma omp parallel num_threads(crew_threads)
+        {
+            if (team == 0 && omp_get_thread_num() == 0) {
+                on_host = omp_is_initial_device();
+            }
+            merge_share(params, crew_threads, team, teams);
+        }
+    }
+    return {on_host == 0};
 }
 
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)

@@ -1,6 +1,8 @@
 // What crosses into the kernels: plain pointers, strides and numbers, for the host and the device alike.
 #pragma once
 
+#include "flashomp/dropout.hpp"
+
 #include <cstdint>
 
 #define FLASHOMP_INLINE inline __attribute__((always_inline))
@@ -27,7 +29,7 @@ struct RowTensor {
 
 /// An additive bias or its gradient, [batch, head, query, key]; a broadcast axis has stride 0.
 struct BiasTensor {
-    const void* data = nullptr;
+    void* data = nullptr;
     std::int64_t batch = 0, head = 0, query = 0, key = 0;
     Element element = Element::float32;
 };
@@ -61,9 +63,19 @@ struct Params {
     const std::int32_t* cu_seqlens_q = nullptr;
     const std::int32_t* cu_seqlens_k = nullptr;
 
-    float dropout_scale = 1.0F;          ///< 1 / (1 - p)
+    PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0; ///< 0 is off
-    std::uint64_t dropout_seed = 0, dropout_offset = 0;
+    float dropout_scale = 1.0F;          ///< 1 / (1 - p)
+
+    BiasTensor dbias;       ///< gradient of bias, strides as BiasTensor; null is off
+    float* dsink = nullptr; ///< gradient of sink
+
+    // Forward over few queries: the keys are split into parts whose results merge.hpp puts together. Partial results
+    // are float32, [split, batch, head, row] with strides of `delta` (and head_dim_v floats a row for o).
+    int splits = 1;
+    float* partial_o = nullptr;
+    RowTensor partial_lse;
+    std::int64_t partial_stride = 0; ///< rows of one split
 };
 
 /// Rows of one sequence of the batch.

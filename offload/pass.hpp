@@ -1,41 +1,81 @@
-// What is the same for every machine and launch: from a pass to its block function, work count and crew memory.
+// What is the same for every machine and launch: from a pass to its block function, its units of work and crew memory.
 #pragma once
 
-#include "backward.hpp"
+#include "backward_options.hpp"
 #include "launch.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// Blocks, heads and so units of work of a pass.
+/// The units of work of a pass.
 struct Work {
-    int blocks = 0, heads = 0;
+    int blocks = 0, heads = 0, batches = 0, splits = 1;
+    bool ascending = false; ///< order of the blocks
+    const Unit* units = nullptr;
     std::int64_t items = 0;
+
+    FLASHOMP_INLINE Work(const Params& p, const Launch& launch) : batches(p.batch), units(launch.units)
+    {
+        if (launch.pass == Pass::backward_bias) {
+            items = BiasBlocks(p, launch.resident_rows, launch.stream_rows).items();
+            return;
+        }
+        if (launch.pass == Pass::backward_sink) {
+            items = p.heads_q;
+            return;
+        }
+        const bool keys = launch.pass == Pass::backward_key;
+        const int rows = keys ? p.seqlen_k : p.seqlen_q;
+        blocks = (rows + launch.resident_rows - 1) / launch.resident_rows;
+        heads = keys ? p.heads_kv : p.heads_q;
+        splits = launch.pass == Pass::forward ? p.splits : 1;
+        ascending = keys;
+        items = (units != nullptr ? std::int64_t{launch.unit_count} : std::int64_t{blocks} * batches) * heads * splits;
+    }
+
+    /// Blocks vary slowest. Under a causal mask the last query blocks see the most keys and the first key blocks the
+    /// most queries: longest first keeps the crews evenly busy to the end.
+    FLASHOMP_INLINE WorkItem item(std::int64_t index) const
+    {
+        WorkItem work;
+        work.head = static_cast<int>(index % heads);
+        index /= heads;
+        work.split = static_cast<int>(index % splits);
+        index /= splits;
+        if (units != nullptr) {
+            work.batch = units[index].batch;
+            work.block = units[index].block;
+        } else {
+            work.batch = static_cast<int>(index % batches);
+            work.block = static_cast<int>(index / batches);
+            work.block = ascending ? work.block : blocks - 1 - work.block;
+        }
+        return work;
+    }
 };
 
-FLASHOMP_INLINE Work work_of(Pass pass, const Params& p, int resident_rows)
-{
-    const bool keys = pass == Pass::backward_key;
-    const int rows = keys ? p.seqlen_k : p.seqlen_q;
-    Work work{(rows + resident_rows - 1) / resident_rows, keys ? p.heads_kv : p.heads_q, 0};
-    work.items = std::int64_t{work.blocks} * work.heads * p.batch;
-    return work;
-}
-
 template <Pass pass, bool modified, class Machine>
-FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& item)
+FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, std::int64_t index)
 {
     if constexpr (pass == Pass::forward) {
-        forward_block<modified>(tile, p, item);
+        forward_block<modified>(tile, p, work.item(index));
     } else if constexpr (pass == Pass::backward_query) {
-        backward_query_block<modified>(tile, p, item);
+        backward_query_block<modified>(tile, p, work.item(index));
+    } else if constexpr (pass == Pass::backward_key) {
+        backward_key_block<modified>(tile, p, work.item(index));
+    } else if constexpr (pass == Pass::backward_bias) {
+        backward_bias_block(tile, p, index);
     } else {
-        backward_key_block<modified>(tile, p, item);
+        backward_sink_block(tile, p, index);
     }
 }
 
+} // namespace flashomp::offload
+
 #pragma omp end declare target
+
+namespace flashomp::offload {
 
 /// Calls f<pass, modified>() for run-time values.
 template <class F>
@@ -50,6 +90,10 @@ void for_pass(Pass pass, bool modified, F f)
     case Pass::backward_key:
         return modified ? f.template operator()<Pass::backward_key, true>()
                         : f.template operator()<Pass::backward_key, false>();
+    case Pass::backward_bias: // exists only where something modifies the scores
+        return f.template operator()<Pass::backward_bias, true>();
+    case Pass::backward_sink:
+        return f.template operator()<Pass::backward_sink, false>();
     }
 }
 
@@ -63,6 +107,10 @@ std::int64_t crew_floats(Pass pass, int resident_rows, int stream_rows, int head
         return backward_query_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v);
     case Pass::backward_key:
         return backward_key_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v);
+    case Pass::backward_bias:
+        return backward_bias_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v);
+    case Pass::backward_sink:
+        return Machine::stats_floats(resident_rows);
     }
     return 0;
 }

@@ -9,10 +9,10 @@
 
 namespace flashomp::offload {
 
-/// Whether the logits are more than a scaled dot product.
+/// Whether probabilities are more than the softmax of scaled, masked dot products.
 FLASHOMP_INLINE bool has_modifications(const Params& p)
 {
-    return p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr;
+    return p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr || p.dropout_threshold != 0;
 }
 
 /// The score modifications of one query head of one sequence.
@@ -24,21 +24,27 @@ struct Score {
     BiasTensor bias;    ///< moved to this batch and head
     Band band;
     const std::uint8_t* key_padding = nullptr; ///< of this batch
+    PhiloxKey dropout_key{};
+    std::uint32_t dropout_threshold = 0;
+    float dropout_scale = 1.0F;
+    std::uint32_t batch = 0, head = 0;
 
     Score() = default;
-    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch, int head)
-        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), bias(p.bias), band(band_of(p, s))
+    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch_, int head_)
+        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), bias(p.bias), band(band_of(p, s)),
+          dropout_key(p.dropout_key), dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
+          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_))
     {
         if (p.alibi_slopes != nullptr) {
-            slope = p.alibi_slopes[batch * p.alibi_batch_stride + head];
+            slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
         }
-        const std::int64_t offset = batch * bias.batch + head * bias.head;
+        const std::int64_t offset = batch_ * bias.batch + head_ * bias.head;
         if (bias.data != nullptr) {
             const std::int64_t bytes = bias.element == Element::float32 ? 4 : 2;
-            bias.data = static_cast<const char*>(bias.data) + offset * bytes;
+            bias.data = static_cast<char*>(bias.data) + offset * bytes;
         }
         if (p.key_padding_mask != nullptr) {
-            key_padding = p.key_padding_mask + batch * p.key_padding_batch_stride;
+            key_padding = p.key_padding_mask + batch_ * p.key_padding_batch_stride;
         }
     }
 
@@ -87,6 +93,17 @@ struct Score {
             return keeps(i, j) ? s : -infinity;
         }
         return logit<modified>(dot, i, j);
+    }
+
+    /// What dropout multiplies the probability of (i, j) by: 0 or 1/(1 - p).
+    FLASHOMP_INLINE float dropout(int i, int j) const
+    {
+        if (dropout_threshold == 0) {
+            return 1.0F;
+        }
+        const bool kept = dropout_keep(dropout_key, batch, head, static_cast<std::uint32_t>(i),
+                                       static_cast<std::uint32_t>(j), dropout_threshold);
+        return kept ? dropout_scale : 0.0F;
     }
 
     /// d(s)/d(scaled dot): 1, or 1 - tanh² of the softcap.

@@ -26,7 +26,7 @@ struct OnlineSoftmax {
     {
         tile.for_rows(tile.resident_rows(), [=, *this](int r) {
             max[r] = has_sink ? sink * log2_e : -infinity;
-            sum[r] = has_sink ? 1.0F : 0.0F;
+            sum[r] = has_sink && sink > -infinity ? 1.0F : 0.0F;
             base[r] = 0.0F;
         });
     }

@@ -89,6 +89,19 @@ FLASHOMP_INLINE float read_element(const void* data, Element element, std::int64
     return static_cast<const float*>(data)[index];
 }
 
+FLASHOMP_INLINE void write_element(void* data, Element element, std::int64_t index, float value)
+{
+    switch (element) {
+    case Element::bfloat16:
+        return from_float(value, static_cast<BFloat16*>(data)[index]);
+    case Element::float16:
+        return from_float(value, static_cast<Float16*>(data)[index]);
+    case Element::float32:
+        break;
+    }
+    static_cast<float*>(data)[index] = value;
+}
+
 } // namespace flashomp::offload
 
 #pragma omp end declare target

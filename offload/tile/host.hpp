@@ -30,6 +30,7 @@ public:
     struct Scores {
         float* data; ///< [c][r]
         int rows, count;
+        FLASHOMP_INLINE float& at(int r, int c) const { return data[std::ptrdiff_t{c} * rows + r]; }
     };
     struct Accumulator {
         float* data; ///< [r][padded depth]
@@ -117,13 +118,7 @@ public:
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, F f)
     {
         product(s, block, stream);
-        for (int c = 0; c < s.count; ++c) {
-            float* row = s.data + std::ptrdiff_t{c} * s.rows;
-#pragma omp simd
-            for (int r = 0; r < rows_; ++r) {
-                row[r] = f(row[r], r, c);
-            }
-        }
+        map(s, f);
     }
 
     template <class F>
@@ -138,6 +133,35 @@ public:
                 float value = other_row[r];
                 row[r] = f(row[r], value, r, c);
                 other_row[r] = value;
+            }
+        }
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void map(Scores& s, F f)
+    {
+        for (int c = 0; c < s.count; ++c) {
+            float* row = s.data + std::ptrdiff_t{c} * s.rows;
+#pragma omp simd
+            for (int r = 0; r < rows_; ++r) {
+                row[r] = f(row[r], r, c);
+            }
+        }
+    }
+
+    FLASHOMP_INLINE void clear(Scores& s)
+    {
+        s.count = stream_rows_;
+        for (std::ptrdiff_t i = 0; i < std::ptrdiff_t{s.rows} * s.count; ++i) {
+            s.data[i] = 0.0F;
+        }
+    }
+
+    FLASHOMP_INLINE void add(Scores& total, const Scores& s)
+    {
+        for (int c = 0; c < s.count; ++c) {
+            for (int r = 0; r < rows_; ++r) {
+                total.at(r, c) += s.at(r, c);
             }
         }
     }
@@ -204,6 +228,16 @@ public:
     {
         for (int r = 0; r < count; ++r) {
             f(r);
+        }
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void for_elements(int rows, int depth, F f)
+    {
+        for (int r = 0; r < rows; ++r) {
+            for (int x = 0; x < depth; ++x) {
+                f(r, x);
+            }
         }
     }
 

@@ -23,11 +23,12 @@
 
 namespace flashomp::offload {
 
+// clang-format off: version 14 spreads every requirement over three lines
 template <class M>
 concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t, typename M::Scores s,
                                typename M::Accumulator a, typename M::Stats x, Rows rows, int n,
                                float (*epilogue)(float, int, int), float (*epilogue2)(float, float&, int, int),
-                               float (*factor)(int), void (*row)(int))
+                               float (*factor)(int), void (*row)(int), void (*pair)(int, int))
 {
     {
         m.resident_rows()
@@ -63,8 +64,16 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.row_sum(s, x);                   // x[r] += sum over c of s
     m.exp2_sum(s, x, x);               // s = 2^(s - x[r]); second: y[r] += sum over c of s
     m.for_rows(n, row);                // f(r) for each of n rows
-    m.store(a, rows, factor);          // to memory: a[r][:] · f(r), rounded to the tensor's type
-    m.sync();                          // crew barrier
+    m.map(s, epilogue);                // s = f(s, r, c), shared out by rows
+    m.clear(s);                        // s = 0, shared out as in multiply
+    m.add(s, s);                       // s += other, shared out as in multiply
+    {
+        s.at(n, n)
+        } -> std::same_as<float&>; // element (r, c), any thread, after sync
+    m.for_elements(n, n, pair);    // f(r, x) for each of n x n pairs
+    m.store(a, rows, factor);      // to memory: a[r][:] · f(r), rounded to the tensor's type
+    m.sync();                      // crew barrier
 };
+// clang-format on
 
 } // namespace flashomp::offload

@@ -31,6 +31,7 @@ public:
     struct Scores {
         float* data; ///< [c][r]
         int stride, count;
+        FLASHOMP_INLINE float& at(int r, int c) const { return data[c * stride + r]; }
     };
     struct Accumulator {
         float* data; ///< [r][odd stride], depth padded to micro
@@ -161,6 +162,31 @@ public:
         }
     }
 
+    template <class F>
+    FLASHOMP_INLINE void map(Scores& s, F f)
+    {
+        const Scores tile = s;
+        for_rows(resident_rows_, [=](int r) {
+            for (int c = 0; c < tile.count; ++c) {
+                tile.at(r, c) = f(tile.at(r, c), r, c);
+            }
+        });
+    }
+
+    FLASHOMP_INLINE void clear(Scores& s)
+    {
+        s.count = stream_rows_;
+        const Scores tile = s;
+        for_micro_tiles([=](int r, int c) { tile.at(r, c) = 0.0F; });
+    }
+
+    FLASHOMP_INLINE void add(Scores& total, const Scores& s)
+    {
+        const Scores to = total;
+        const Scores from = s;
+        for_micro_tiles([=](int r, int c) { to.at(r, c) += from.at(r, c); });
+    }
+
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
     {
         accumulate_scaled(a, s, stream, [](int) { return 1.0F; });
@@ -228,6 +254,15 @@ public:
     }
 
     template <class F>
+    FLASHOMP_INLINE void for_elements(int rows, int depth, F f)
+    {
+#pragma omp for simd nowait
+        for (int item = 0; item < rows * depth; ++item) {
+            f(item / depth, item % depth);
+        }
+    }
+
+    template <class F>
     FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, F f)
     {
         switch (rows.element) {
@@ -251,6 +286,21 @@ private:
         float* block = next_;
         next_ += floats;
         return block;
+    }
+
+    /// f(r, c) for every element of a score tile, by the thread that owns it in multiply.
+    template <class F>
+    FLASHOMP_INLINE void for_micro_tiles(F f)
+    {
+        const int step_r = resident_rows_ / micro, step_c = stream_rows_ / micro;
+#pragma omp for simd nowait
+        for (int item = 0; item < step_r * step_c; ++item) {
+            for (int i = 0; i < micro; ++i) {
+                for (int j = 0; j < micro; ++j) {
+                    f(item / step_c + i * step_r, item % step_c + j * step_c);
+                }
+            }
+        }
     }
 
     FLASHOMP_INLINE void load_block(const Block& block, const Rows& rows)

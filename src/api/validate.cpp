@@ -47,7 +47,6 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
 /// The shape q, k and v agree on, and the options.
 Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options)
 {
-    refuse_unbuilt(options);
     Problem problem;
     problem.q = q;
     problem.k = k;

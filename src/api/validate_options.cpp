@@ -1,5 +1,6 @@
 #include "validate_options.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -45,26 +46,90 @@ void check_tensor(const char* name, const ConstTensorView& view, DType dtype, in
     check_layout(name, view);
 }
 
-void refuse_unbuilt(const Options& options)
+namespace {
+
+/// Offsets of packed sequences: int32 [batch + 1] on the host, from 0 to `total` without a step back.
+std::vector<std::int32_t> read_starts(const char* name, const ConstTensorView& view, std::int64_t total)
 {
-    const auto refuse = [](bool given, const char* name) {
-        if (given) {
-            throw NotBuilt(fmt::format("{} was given, but this build does not have it yet; leave it out.", name));
+    if (!view) {
+        throw Error(fmt::format("{} was not given; cu_seqlens_q and cu_seqlens_k must be given together.", name));
+    }
+    if (view.rank != 1 || view.dtype != DType::int32 || view.shape[0] < 1) {
+        throw Error(
+            fmt::format("{} is {} {}; it must be int32 [batch + 1].", name, name_of(view.dtype), shape_string(view)));
+    }
+    check_layout(name, view);
+    if (view.memory != Memory::host) {
+        throw Error(fmt::format("{} is in device memory; it must be in host memory, where the work is planned.", name));
+    }
+    const auto* first = static_cast<const std::int32_t*>(view.data);
+    std::vector<std::int32_t> starts(first, first + view.shape[0]);
+    if (starts.front() != 0) {
+        throw Error(fmt::format("{} starts at {}; it must start at 0.", name, starts.front()));
+    }
+    for (std::size_t i = 1; i < starts.size(); ++i) {
+        if (starts[i] < starts[i - 1]) {
+            throw Error(fmt::format("{} decreases from {} to {} at index {}; it must not decrease.", name,
+                                    starts[i - 1], starts[i], i));
         }
-    };
-    refuse(options.softcap != 0.0, "softcap");
-    refuse(static_cast<bool>(options.alibi_slopes), "alibi_slopes");
-    refuse(static_cast<bool>(options.bias), "bias");
-    refuse(static_cast<bool>(options.key_padding_mask), "key_padding_mask");
-    refuse(static_cast<bool>(options.cu_seqlens_q), "cu_seqlens_q");
-    refuse(static_cast<bool>(options.cu_seqlens_k), "cu_seqlens_k");
-    refuse(static_cast<bool>(options.sink), "sink");
-    refuse(options.dropout.probability != 0.0, "dropout");
+    }
+    if (starts.back() != total) {
+        throw Error(
+            fmt::format("{} ends at {}; it must end at {}, the packed rows there are.", name, starts.back(), total));
+    }
+    return starts;
 }
 
-void apply_options(Problem& problem, const Options& options)
+std::int64_t longest(const std::vector<std::int32_t>& starts)
 {
-    problem.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.head_dim)));
+    std::int64_t most = 0;
+    for (std::size_t i = 1; i < starts.size(); ++i) {
+        most = std::max<std::int64_t>(most, starts[i] - starts[i - 1]);
+    }
+    return most;
+}
+
+void apply_packing(Problem& problem, const Options& options)
+{
+    problem.starts_q = read_starts("cu_seqlens_q", options.cu_seqlens_q, problem.q.shape[0]);
+    problem.starts_k = read_starts("cu_seqlens_k", options.cu_seqlens_k, problem.k.shape[0]);
+    if (problem.starts_q.size() != problem.starts_k.size()) {
+        throw Error(fmt::format("cu_seqlens_q has {} sequences and cu_seqlens_k {}; they must have equally many.",
+                                problem.starts_q.size() - 1, problem.starts_k.size() - 1));
+    }
+    problem.batch = static_cast<std::int64_t>(problem.starts_q.size()) - 1;
+    problem.seqlen_q = longest(problem.starts_q);
+    problem.seqlen_k = longest(problem.starts_k);
+}
+
+void check_alibi(const Problem& problem, const ConstTensorView& slopes)
+{
+    const bool per_batch = slopes.rank == 2;
+    const std::array<std::int64_t, 4> shape{per_batch ? problem.batch : problem.heads_q, problem.heads_q, 0, 0};
+    check_tensor("alibi_slopes", slopes, DType::float32, per_batch ? 2 : 1, shape, "[heads_q] or [batch, heads_q]");
+}
+
+void check_bias(const Problem& problem, const ConstTensorView& bias)
+{
+    const std::array<std::int64_t, 4> full{problem.batch, problem.heads_q, problem.seqlen_q, problem.seqlen_k};
+    bool fits = bias.rank == 4;
+    for (std::size_t axis = 0; axis < 4 && fits; ++axis) {
+        fits = bias.shape.at(axis) == 1 || bias.shape.at(axis) == full.at(axis);
+    }
+    if (!fits) {
+        throw Error(fmt::format("bias has shape {}; it must be [1 or {}, 1 or {}, 1 or {}, 1 or {}].",
+                                shape_string(bias), full[0], full[1], full[2], full[3]));
+    }
+    if (bias.dtype != DType::float32 && bias.dtype != problem.dtype) {
+        throw Error(
+            fmt::format("bias is {}; it must be float32{}.", name_of(bias.dtype),
+                        problem.dtype == DType::float32 ? "" : fmt::format(" or {}, as q", name_of(problem.dtype))));
+    }
+    check_layout("bias", bias);
+}
+
+void check_numbers(const Problem& problem, const Options& options)
+{
     if (!std::isfinite(problem.scale)) {
         throw Error(fmt::format("scale was {}; it must be a finite number.", problem.scale));
     }
@@ -76,6 +141,41 @@ void apply_options(Problem& problem, const Options& options)
     }
     if (options.threads < 0) {
         throw Error(fmt::format("threads was {}; it must be 0 (OMP_NUM_THREADS) or more.", options.threads));
+    }
+    if (!(options.softcap >= 0.0) || !std::isfinite(options.softcap)) {
+        throw Error(fmt::format("softcap was {}; it must be 0 (off) or a positive number.", options.softcap));
+    }
+    check_dropout(options.dropout);
+}
+
+} // namespace
+
+void check_dropout(const Dropout& dropout)
+{
+    if (!(dropout.probability >= 0.0 && dropout.probability < 1.0)) {
+        throw Error(fmt::format("dropout was {}; it must be 0 (off) or more and less than 1.", dropout.probability));
+    }
+}
+
+void apply_options(Problem& problem, const Options& options)
+{
+    problem.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.head_dim)));
+    check_numbers(problem, options);
+    if (options.cu_seqlens_q || options.cu_seqlens_k) {
+        apply_packing(problem, options);
+    }
+    if (options.alibi_slopes) {
+        check_alibi(problem, options.alibi_slopes);
+    }
+    if (options.bias) {
+        check_bias(problem, options.bias);
+    }
+    if (options.key_padding_mask) {
+        check_tensor("key_padding_mask", options.key_padding_mask, DType::boolean, 2,
+                     {problem.batch, problem.seqlen_k, 0, 0}, "[batch, seqlen_k]");
+    }
+    if (options.sink) {
+        check_tensor("sink", options.sink, DType::float32, 1, {problem.heads_q, 0, 0, 0}, "[heads_q]");
     }
     problem.causal = options.causal;
     problem.window = options.window;

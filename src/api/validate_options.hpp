@@ -6,11 +6,11 @@
 
 namespace flashomp {
 
-/// Throws NotBuilt for options whose kernels are not written yet.
-void refuse_unbuilt(const Options& options);
-
 /// Checks options against the shapes already in the problem and moves them into it.
 void apply_options(Problem& problem, const Options& options);
+
+/// Checks that the probability is in [0, 1).
+void check_dropout(const Dropout& dropout);
 
 /// Checks dbias and dsink against the options they belong to.
 void check_gradients(const Problem& problem, const BackwardArgs& args, const Options& options);

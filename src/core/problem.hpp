@@ -29,6 +29,9 @@ struct Problem {
     ConstTensorView q, k, v;
     ConstTensorView alibi_slopes, bias, key_padding_mask, cu_seqlens_q, cu_seqlens_k, sink;
 
+    /// Copies of cu_seqlens for the planner; empty when not packed.
+    std::vector<std::int32_t> starts_q, starts_k;
+
     // Outputs of forward; inputs of backward.
     TensorView o, lse;
 

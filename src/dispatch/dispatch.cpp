@@ -30,9 +30,9 @@ std::string host_name(int threads)
     return fmt::format("host ({} thread{})", threads, threads == 1 ? "" : "s");
 }
 
-std::string host_reason(const Problem& problem)
+std::string host_reason(const Options& options)
 {
-    if (problem.choice.device.kind == Device::Kind::host) {
+    if (options.device.kind == Device::Kind::host) {
         return "running on the host: asked for";
     }
     if (std::string_view(build_info().offload) == "none") {
@@ -47,14 +47,14 @@ struct Place {
     std::string name, note;
 };
 
-Place choose_place(const Problem& problem)
+Place choose_place(const Options& options)
 {
     Place place;
     place.hardware.isa = &choose_host_isa();
-    place.hardware.threads = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
-    const Device& wanted = problem.choice.device;
+    place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    const Device& wanted = options.device;
     // The host machine was named, and it runs nowhere else: the choice of device is made with it.
-    const bool host_only = problem.choice.machine == Machine::host;
+    const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
         place.name = host_name(place.hardware.threads);
         place.note = "running on the host: asked for";
@@ -71,7 +71,7 @@ Place choose_place(const Problem& problem)
     }
     if (found.empty()) {
         place.name = host_name(place.hardware.threads);
-        place.note = host_reason(problem);
+        place.note = host_reason(options);
         return place;
     }
     const DeviceInfo& device = found[wanted.kind == Device::Kind::gpu ? static_cast<std::size_t>(wanted.index) : 0];
@@ -113,7 +113,7 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
 
 Report run_openmp(const Problem& problem)
 {
-    const Place place = choose_place(problem);
+    const Place place = choose_place(problem.choice);
     for (const auto& [name, view] : problem.inputs()) {
         check_memory(view, name, place);
     }
@@ -123,16 +123,24 @@ Report run_openmp(const Problem& problem)
     Plan decided = plan(problem, place.hardware);
     const auto start = Clock::now();
 
-    Staging staging(place.hardware.device);
-    const Workspace rows(decided.row_bytes, place.hardware.device);
-    const Workspace crews(decided.crew_memory_bytes, place.hardware.device);
-    const offload::Params params = kernel_params(problem, staging, rows.floats());
+    const int device = place.hardware.device;
+    Staging staging(device);
+    const Workspace rows(decided.row_bytes, device);
+    const Workspace partial(decided.partial_bytes, device);
+    const Workspace crews(decided.crew_memory_bytes, device);
+    const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
 
     bool on_device = place.hardware.is_device;
-    for (offload::Launch& launch : decided.passes) {
+    for (PassPlan& pass : decided.passes) {
+        offload::Launch& launch = pass.launch;
         launch.crew_memory = crews.floats();
+        launch.units = staging.array(pass.units);
         const offload::Ran ran = decided.machine == Machine::host ? place.hardware.isa->run(params, launch)
                                                                   : offload::run_plain(params, launch);
+        on_device = on_device && ran.on_device;
+    }
+    if (params.splits > 1) {
+        const offload::Ran ran = offload::run_merge(split_merge(params, problem), device, place.hardware.threads);
         on_device = on_device && ran.on_device;
     }
     staging.finish();
@@ -144,7 +152,7 @@ Report run_openmp(const Problem& problem)
     report.ran_on = place.name;
     report.note = place.note;
     report.seconds = seconds_since(start);
-    report.extra_bytes = decided.lse_bytes + decided.row_bytes + decided.crew_memory_bytes;
+    report.extra_bytes = decided.lse_bytes + decided.row_bytes + decided.partial_bytes + decided.crew_memory_bytes;
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     if (place.hardware.is_device && !on_device) {
@@ -154,7 +162,51 @@ Report run_openmp(const Problem& problem)
     return report;
 }
 
+offload::MergePart merge_part(const Partial& part, Staging& staging)
+{
+    const ConstTensorView o = staging.input(part.o);
+    const ConstTensorView lse = staging.input(part.lse);
+    return {kernel_tensor(o), kernel_rows(lse), kernel_element(o.dtype)};
+}
+
 } // namespace
+
+Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
+{
+    const Place place = choose_place(options);
+    for (const auto& [name, view] :
+         {std::pair{"a.o", a.o}, std::pair{"a.lse", a.lse}, std::pair{"b.o", b.o}, std::pair{"b.lse", b.lse},
+          std::pair{"o", ConstTensorView(o)}, std::pair{"lse", ConstTensorView(lse)}}) {
+        check_memory(view, name, place);
+    }
+    const auto start = Clock::now();
+    Staging staging(place.hardware.device);
+    const bool packed = lse.rank == 2;
+    offload::MergeParams params;
+    params.parts = 2;
+    params.part[0] = merge_part(a, staging);
+    params.part[1] = merge_part(b, staging);
+    params.batch = packed ? 1 : static_cast<int>(lse.shape[0]);
+    params.heads = static_cast<int>(lse.shape[packed ? 0 : 1]);
+    params.length = static_cast<int>(lse.shape[packed ? 1 : 2]);
+    params.depth = static_cast<int>(o.shape[packed ? 2 : 3]);
+    const TensorView o_there = staging.output(o);
+    params.o = kernel_tensor(o_there);
+    params.lse = kernel_rows(staging.output(lse));
+    params.element = kernel_element(o.dtype);
+    const offload::Ran ran = offload::run_merge(params, place.hardware.device, place.hardware.threads);
+    staging.finish();
+
+    Report report;
+    report.backend = "openmp";
+    report.machine = "plain";
+    report.on_device = ran.on_device;
+    report.ran_on = place.name;
+    report.note = place.note;
+    report.seconds = seconds_since(start);
+    report.staged_bytes = staging.bytes();
+    return report;
+}
 
 Report run(const Problem& problem)
 {

@@ -8,4 +8,8 @@ namespace flashomp {
 /// there.
 Report run(const Problem& problem);
 
+/// Runs a validated merge (attention.hpp).
+Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
+                 const Options& options);
+
 } // namespace flashomp

@@ -5,9 +5,7 @@
 
 namespace flashomp {
 
-namespace {
-
-offload::Element element_of(DType dtype)
+offload::Element kernel_element(DType dtype)
 {
     switch (dtype) {
     case DType::bfloat16:
@@ -19,31 +17,42 @@ offload::Element element_of(DType dtype)
     }
 }
 
-/// [batch, row, head, depth], or packed [row, head, depth].
-template <class View>
-offload::Tensor tensor(const View& view)
+// Inputs and outputs share the kernels' structs, hence the casts; kernels write only what Problem holds as an output.
+
+offload::Tensor kernel_tensor(const ConstTensorView& view)
 {
-    const std::size_t first = view.rank == 4 ? 1 : 0;
-    // Kernels write only what Problem holds as an output; inputs share the struct, hence the cast.
-    return {const_cast<void*>(static_cast<const void*>(view.data)), view.rank == 4 ? view.strides[0] : 0,
-            view.strides[first], view.strides[first + 1]};
+    const std::size_t first = view.rank == 4 ? 1 : 0; // packed: [row, head, depth]
+    return {const_cast<void*>(view.data), view.rank == 4 ? view.strides[0] : 0, view.strides[first],
+            view.strides[first + 1]};
 }
 
-/// [batch, head, row], or packed [head, row].
-offload::RowTensor row_tensor(const TensorView& view)
+offload::RowTensor kernel_rows(const ConstTensorView& view)
 {
-    return {static_cast<float*>(view.data), view.rank == 3 ? view.strides[0] : 0, view.strides[view.rank == 3 ? 1 : 0]};
+    const bool packed = view.rank == 2; // [head, row]
+    return {static_cast<float*>(const_cast<void*>(view.data)), packed ? 0 : view.strides[0],
+            view.strides[packed ? 0 : 1]};
 }
+
+namespace {
 
 offload::BiasTensor bias_tensor(const ConstTensorView& view)
 {
     const auto stride = [&](std::size_t axis) { return view.shape[axis] == 1 ? 0 : view.strides[axis]; };
-    return {view.data, stride(0), stride(1), stride(2), stride(3), element_of(view.dtype)};
+    return {const_cast<void*>(view.data), stride(0), stride(1), stride(2), stride(3), kernel_element(view.dtype)};
+}
+
+/// Statistics in scratch memory, laid out like a contiguous LSE.
+offload::RowTensor contiguous_rows(const Problem& problem, float* data)
+{
+    if (problem.lse.rank == 2) {
+        return {data, 0, problem.lse.shape[1]};
+    }
+    return {data, problem.heads_q * problem.lse.shape[2], problem.lse.shape[2]};
 }
 
 } // namespace
 
-offload::Params kernel_params(const Problem& problem, Staging& staging, float* rows)
+offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging& staging, const Scratch& scratch)
 {
     offload::Params p;
     p.batch = static_cast<int>(problem.batch);
@@ -53,7 +62,7 @@ offload::Params kernel_params(const Problem& problem, Staging& staging, float* r
     p.seqlen_k = static_cast<int>(problem.seqlen_k);
     p.head_dim = static_cast<int>(problem.head_dim);
     p.head_dim_v = static_cast<int>(problem.head_dim_v);
-    p.element = element_of(problem.dtype);
+    p.element = kernel_element(problem.dtype);
     p.scale = static_cast<float>(problem.scale);
     switch (problem.causal) {
     case Causal::none:
@@ -69,27 +78,31 @@ offload::Params kernel_params(const Problem& problem, Staging& staging, float* r
     p.window_left = problem.window.left;
     p.window_right = problem.window.right;
 
-    p.q = tensor(staging.input(problem.q));
-    p.k = tensor(staging.input(problem.k));
-    p.v = tensor(staging.input(problem.v));
+    p.q = kernel_tensor(staging.input(problem.q));
+    p.k = kernel_tensor(staging.input(problem.k));
+    p.v = kernel_tensor(staging.input(problem.v));
     if (problem.is_backward) {
-        p.o = tensor(staging.input(problem.o));
-        p.dout = tensor(staging.input(problem.dout));
-        const ConstTensorView lse = staging.input(problem.lse);
-        TensorView as_rows = problem.lse;
-        as_rows.data = const_cast<void*>(lse.data); // read only in the backward pass
-        as_rows.strides = lse.strides;
-        p.lse = row_tensor(as_rows);
-        p.dq = tensor(staging.output(problem.dq));
-        p.dk = tensor(staging.output(problem.dk));
-        p.dv = tensor(staging.output(problem.dv));
-        const std::int64_t heads = problem.lse.rank == 3 ? problem.heads_q : 0;
-        const std::int64_t length = problem.lse.shape[problem.lse.rank == 3 ? 2 : 1];
-        p.delta = {rows, heads * length, length};
-        p.residual = {rows + problem.lse.elements(), heads * length, length};
+        p.o = kernel_tensor(staging.input(problem.o));
+        p.dout = kernel_tensor(staging.input(problem.dout));
+        p.lse = kernel_rows(staging.input(problem.lse));
+        p.dq = kernel_tensor(staging.output(problem.dq));
+        p.dk = kernel_tensor(staging.output(problem.dk));
+        p.dv = kernel_tensor(staging.output(problem.dv));
+        p.delta = contiguous_rows(problem, scratch.rows);
+        p.residual = contiguous_rows(problem, scratch.rows + problem.lse.elements());
+        if (problem.dbias) {
+            p.dbias = bias_tensor(staging.output(problem.dbias));
+        }
+        if (problem.dsink) {
+            p.dsink = static_cast<float*>(staging.output(problem.dsink).data);
+        }
     } else {
-        p.o = tensor(staging.output(problem.o));
-        p.lse = row_tensor(staging.output(problem.lse));
+        p.o = kernel_tensor(staging.output(problem.o));
+        p.lse = kernel_rows(staging.output(problem.lse));
+        p.splits = plan.splits;
+        p.partial_o = scratch.partial;
+        p.partial_stride = problem.lse.elements();
+        p.partial_lse = contiguous_rows(problem, scratch.partial + plan.splits * p.partial_stride * p.head_dim_v);
     }
 
     p.softcap = static_cast<float>(problem.softcap);
@@ -113,7 +126,30 @@ offload::Params kernel_params(const Problem& problem, Staging& staging, float* r
         p.cu_seqlens_q = static_cast<const std::int32_t*>(staging.input(problem.cu_seqlens_q).data);
         p.cu_seqlens_k = static_cast<const std::int32_t*>(staging.input(problem.cu_seqlens_k).data);
     }
+    p.dropout_key = dropout_key(problem.dropout.seed, problem.dropout.offset);
+    p.dropout_threshold = dropout_threshold(problem.dropout.probability);
+    p.dropout_scale = static_cast<float>(1.0 / (1.0 - problem.dropout.probability));
     return p;
+}
+
+offload::MergeParams split_merge(const offload::Params& params, const Problem& problem)
+{
+    const bool packed = problem.lse.rank == 2;
+    offload::MergeParams merge;
+    merge.parts = params.splits;
+    merge.batch = packed ? 1 : params.batch;
+    merge.heads = params.heads_q;
+    merge.length = static_cast<int>(problem.lse.shape[packed ? 1 : 2]);
+    merge.depth = params.head_dim_v;
+    merge.part[0].lse = params.partial_lse;
+    merge.part[0].o = {params.partial_o, params.partial_lse.batch * merge.depth, merge.depth,
+                       params.partial_lse.head * merge.depth};
+    merge.stride_lse = params.partial_stride;
+    merge.stride_o = params.partial_stride * merge.depth;
+    merge.o = params.o;
+    merge.lse = params.lse;
+    merge.element = params.element;
+    return merge;
 }
 
 } // namespace flashomp

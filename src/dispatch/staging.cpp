@@ -80,6 +80,17 @@ TensorView Staging::reserve(const ConstTensorView& view)
     return packed(copies_.back().data(), view, Memory::device);
 }
 
+const void* Staging::bytes(const void* data, std::int64_t size)
+{
+    if (size == 0 || device_ < 0) {
+        return size == 0 ? nullptr : data;
+    }
+    copies_.emplace_back(size, device_);
+    bytes_ += size;
+    copy_bytes(copies_.back().data(), device_, data, omp_get_initial_device(), size);
+    return copies_.back().data();
+}
+
 ConstTensorView Staging::input(const ConstTensorView& view)
 {
     if (device_ < 0 || view.memory == Memory::device || !view) {

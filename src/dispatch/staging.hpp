@@ -19,6 +19,12 @@ public:
     ConstTensorView input(const ConstTensorView& view);
     /// The tensor where kernels on the device can write it; finish() brings it back.
     TensorView output(const TensorView& view);
+    /// The array where kernels on the device can read it; null when it is empty.
+    template <class T>
+    const T* array(const std::vector<T>& values)
+    {
+        return static_cast<const T*>(bytes(values.data(), static_cast<std::int64_t>(values.size() * sizeof(T))));
+    }
     /// Copies every output to where the caller wants it.
     void finish();
 
@@ -29,6 +35,7 @@ private:
         TensorView caller, copy;
     };
     TensorView reserve(const ConstTensorView& view);
+    const void* bytes(const void* data, std::int64_t size);
 
     int device_;
     std::int64_t bytes_ = 0;

@@ -1,5 +1,7 @@
 #include "plan.hpp"
 
+#include "mask.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <iterator>
@@ -66,7 +68,15 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     const auto dv = static_cast<int>(problem.head_dim_v);
     const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
     const auto fits = [&](const Blocks& b) { return floats(b) <= offload::team_memory_floats(); };
-    const Blocks blocks = chosen(tiling, *std::find_if(std::begin(candidates), std::end(candidates) - 1, fits), 4, 4);
+    Blocks automatic = *std::find_if(std::begin(candidates), std::end(candidates) - 1, fits);
+    const std::int64_t resident = pass == Pass::backward_key ? problem.seqlen_k : problem.seqlen_q;
+    if (resident < automatic.resident) { // few queries: no rows in vain, and longer steps along the keys
+        automatic.resident = round_up(std::max<std::int64_t>(resident, 1), 4);
+        while (automatic.stream < 64 && fits({automatic.resident, 2 * automatic.stream})) {
+            automatic.stream *= 2;
+        }
+    }
+    const Blocks blocks = chosen(tiling, automatic, 4, 4);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
@@ -92,6 +102,71 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
+/// Rows that lse has in all: one statistic each.
+std::int64_t statistic_rows(const Problem& problem)
+{
+    return problem.lse.elements();
+}
+
+/// The blocks of packed sequences that exist, costliest first, so that sequences whose lengths differ by orders of
+/// magnitude still end together.
+std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
+{
+    const bool keys = launch.pass == Pass::backward_key;
+    offload::Params p;
+    p.causal = static_cast<offload::Alignment>(problem.causal);
+    p.window_left = problem.window.left;
+    p.window_right = problem.window.right;
+    std::vector<std::pair<std::int64_t, offload::Unit>> costs;
+    for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
+        const offload::Sequence seq{0, 0, problem.starts_q[b + 1] - problem.starts_q[b],
+                                    problem.starts_k[b + 1] - problem.starts_k[b]};
+        const offload::Band band = offload::band_of(p, seq);
+        const int length = keys ? seq.k_len : seq.q_len;
+        for (int first = 0; first < length; first += launch.resident_rows) {
+            const int last = std::min(length, first + launch.resident_rows);
+            const offload::Range range = keys ? band.queries(first, last) : band.keys(first, last);
+            costs.push_back({range.end - range.begin, {static_cast<int>(b), first / launch.resident_rows}});
+        }
+    }
+    std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<offload::Unit> units;
+    units.reserve(costs.size());
+    for (const auto& [cost, unit] : costs) {
+        units.push_back(unit);
+    }
+    return units;
+}
+
+/// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
+/// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
+int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
+{
+    constexpr std::int64_t fewest_keys = 1024; // of a part
+    const std::int64_t wanted = hardware.is_device ? 512 : 64;
+    const std::int64_t blocks =
+        problem.starts_q.empty()
+            ? problem.batch * ((problem.seqlen_q + pass.launch.resident_rows - 1) / pass.launch.resident_rows)
+            : static_cast<std::int64_t>(pass.units.size());
+    const std::int64_t items = std::max<std::int64_t>(1, blocks * problem.heads_q);
+    return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
+}
+
+std::vector<Pass> passes_of(const Problem& problem)
+{
+    if (!problem.is_backward) {
+        return {Pass::forward};
+    }
+    std::vector<Pass> passes{Pass::backward_query, Pass::backward_key};
+    if (problem.dbias && problem.dbias.elements() > 0) {
+        passes.push_back(Pass::backward_bias);
+    }
+    if (problem.dsink) {
+        passes.push_back(Pass::backward_sink);
+    }
+    return passes;
+}
+
 } // namespace
 
 Plan plan(const Problem& problem, const Hardware& hardware)
@@ -106,18 +181,26 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     }
     plan.machine_name = plan.machine == Machine::host ? fmt::format("host-{}", hardware.isa->name) : "plain";
 
-    const std::vector<Pass> passes = problem.is_backward ? std::vector<Pass>{Pass::backward_query, Pass::backward_key}
-                                                         : std::vector<Pass>{Pass::forward};
-    for (const Pass pass : passes) {
-        const Launch launch =
+    for (const Pass pass : passes_of(problem)) {
+        PassPlan planned;
+        planned.launch =
             plan.machine == Machine::host ? host_pass(pass, problem, hardware) : plain_pass(pass, problem, hardware);
-        plan.passes.push_back(launch);
-        if (launch.needs_memory) {
-            plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);
+        if (!problem.starts_q.empty()) {
+            planned.units = packed_units(problem, planned.launch);
+            planned.launch.unit_count = static_cast<int>(planned.units.size());
         }
+        if (planned.launch.needs_memory) {
+            plan.crew_memory_bytes =
+                std::max(plan.crew_memory_bytes, 4 * planned.launch.crews * planned.launch.crew_floats);
+        }
+        plan.passes.push_back(std::move(planned));
     }
-    plan.lse_bytes = 4 * problem.lse.elements();
+    plan.lse_bytes = 4 * statistic_rows(problem);
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
+    if (!problem.is_backward) {
+        plan.splits = split_count(problem, plan.passes.front(), hardware);
+        plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
+    }
     return plan;
 }
 

@@ -19,13 +19,20 @@ struct Hardware {
     const offload::HostIsa* isa = nullptr; ///< host instruction set
 };
 
+struct PassPlan {
+    offload::Launch launch;           ///< memory and units not yet assigned
+    std::vector<offload::Unit> units; ///< packed sequences only
+};
+
 struct Plan {
     Machine machine = Machine::automatic;
-    std::string machine_name;            ///< as in Report::machine
-    std::vector<offload::Launch> passes; ///< in order; memory not yet assigned
-    std::int64_t crew_memory_bytes = 0;  ///< host or global memory of all crews, the most any pass needs
-    std::int64_t row_bytes = 0;          ///< D and the LSE residual, backward only
+    std::string machine_name;           ///< as in Report::machine
+    std::vector<PassPlan> passes;       ///< in order
+    int splits = 1;                     ///< parts of the keys in a forward pass over few queries
+    std::int64_t crew_memory_bytes = 0; ///< host or global memory of all crews, the most any pass needs
     std::int64_t lse_bytes = 0;
+    std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
+    std::int64_t partial_bytes = 0; ///< partial results of splits
 };
 
 /// Throws Error when options.machine cannot run on this hardware.

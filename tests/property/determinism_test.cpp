@@ -15,25 +15,6 @@ protected:
 INSTANTIATE_TEST_SUITE_P(Machines, Determinism, ::testing::ValuesIn(targets()),
                          [](const auto& param) { return param.param.name; });
 
-struct Results {
-    HostTensor o, lse, dq, dk, dv;
-};
-
-Results results_of(AttentionCase& attention)
-{
-    return {std::move(attention.o), std::move(attention.lse), std::move(attention.dq), std::move(attention.dk),
-            std::move(attention.dv)};
-}
-
-void expect_same_bits(const Results& a, const Results& b)
-{
-    EXPECT_TRUE(same_bits(a.o, b.o)) << "o";
-    EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
-    EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
-    EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
-    EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
-}
-
 Options causal()
 {
     Options options;
@@ -47,10 +28,10 @@ TEST_P(Determinism, TwentyBackwardRuns)
 {
     AttentionCase attention(shape, DType::float32, 31);
     static_cast<void>(attention.run(on_target(causal())));
-    const Results first = results_of(attention);
+    const Results first = attention.take_results();
     for (int round = 1; round < 20; ++round) {
         static_cast<void>(attention.run(on_target(causal())));
-        expect_same_bits(first, results_of(attention));
+        expect_same_bits(first, attention.take_results());
     }
 }
 
@@ -60,11 +41,11 @@ TEST_P(Determinism, AnyNumberOfThreads)
     Options options = on_target(causal());
     options.threads = 1;
     static_cast<void>(attention.run(options));
-    const Results one = results_of(attention);
+    const Results one = attention.take_results();
     for (const int threads : {2, 3}) {
         options.threads = threads;
         static_cast<void>(attention.run(options));
-        expect_same_bits(one, results_of(attention));
+        expect_same_bits(one, attention.take_results());
     }
 }
 
@@ -72,7 +53,7 @@ TEST_P(Determinism, CallsFromTwoThreadsAtOnce)
 {
     AttentionCase attention(shape, DType::float32, 33);
     static_cast<void>(attention.run(on_target(causal())));
-    const Results expected = results_of(attention);
+    const Results expected = attention.take_results();
     std::vector<Results> found(2);
     std::vector<std::thread> callers;
     for (Results& result : found) {
@@ -80,7 +61,7 @@ TEST_P(Determinism, CallsFromTwoThreadsAtOnce)
             for (int round = 0; round < 5; ++round) {
                 AttentionCase own(shape, DType::float32, 33);
                 static_cast<void>(own.run(on_target(causal())));
-                result = results_of(own);
+                result = own.take_results();
             }
         });
     }

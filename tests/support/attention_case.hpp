@@ -1,20 +1,20 @@
 // A random attention problem that owns its tensors, runs them through the public API and judges the result by the
-// tolerance rule: no further from the float64 reference than 2 times (3 times for gradients) what standard attention
-// in the same precision is, plus 1e-5.
+// tolerance rule of comparison.hpp.
 #pragma once
+
+#include "comparison.hpp"
 
 #include "flashomp/attention.hpp"
 #include "host_tensor.hpp"
-#include "reference.hpp"
 #include "validate.hpp"
 
-#include <cmath>
+#include <array>
 #include <cstdint>
-#include <cstring>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace flashomp::testing {
@@ -32,17 +32,10 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& s)
                               s.seqlen_q, s.seqlen_k, s.head_dim, s.head_dim_v);
 }
 
-inline reference::Rounding rounding_of(DType dtype)
-{
-    switch (dtype) {
-    case DType::bfloat16:
-        return reference::Rounding::bfloat16;
-    case DType::float16:
-        return reference::Rounding::float16;
-    default:
-        return reference::Rounding::float32;
-    }
-}
+/// Rows of each sequence of a packed batch.
+struct Lengths {
+    std::vector<std::int32_t> q, k;
+};
 
 /// Standard normal values times `spread`, rounded to `dtype`.
 inline HostTensor random_tensor(std::mt19937_64& random, DType dtype, io::Shape shape, float spread = 1.0F)
@@ -56,30 +49,34 @@ inline HostTensor random_tensor(std::mt19937_64& random, DType dtype, io::Shape 
     return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
 }
 
-inline std::vector<double> doubles(const HostTensor& tensor)
+/// An int32 tensor with 0 and the running sums of `lengths`.
+inline HostTensor cumulative(const std::vector<std::int32_t>& lengths)
 {
-    const HostTensor wide = io::converted(tensor, DType::float64);
-    const auto* data = static_cast<const double*>(wide.data());
-    return {data, data + wide.elements()};
-}
-
-inline bool same_bits(const HostTensor& a, const HostTensor& b)
-{
-    return a.bytes() == b.bytes() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
-}
-
-/// max |actual - expected|; infinity where one is not finite and they are not the same.
-inline double max_error(const std::vector<double>& actual, const std::vector<double>& expected)
-{
-    double worst = actual.size() == expected.size() ? 0.0 : std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < actual.size() && i < expected.size(); ++i) {
-        const bool same = actual[i] == expected[i];
-        const double error = std::abs(actual[i] - expected[i]);
-        worst = same ? worst : std::max(worst, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
+    HostTensor tensor(DType::int32, {static_cast<std::int64_t>(lengths.size()) + 1});
+    auto* sums = static_cast<std::int32_t*>(tensor.data());
+    for (std::size_t b = 0; b < lengths.size(); ++b) {
+        sums[b + 1] = sums[b] + lengths[b];
     }
-    return worst;
+    return tensor;
 }
 
+/// Every result of one forward and backward run.
+struct Results {
+    HostTensor o, lse, dq, dk, dv, dbias, dsink;
+};
+
+inline void expect_same_bits(const Results& a, const Results& b)
+{
+    EXPECT_TRUE(same_bits(a.o, b.o)) << "o";
+    EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+    EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
+    EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
+    EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
+    EXPECT_TRUE(same_bits(a.dbias, b.dbias)) << "dbias";
+    EXPECT_TRUE(same_bits(a.dsink, b.dsink)) << "dsink";
+}
+
+/// Moves, does not copy: `options` views the tensors, whose memory stays where it is when they move.
 class AttentionCase {
 public:
     AttentionCase(const Shape& shape, DType dtype, std::uint64_t seed, float spread = 1.0F)
@@ -92,9 +89,81 @@ public:
         dout = random_tensor(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
     }
 
+    /// Packed sequences; batch and the seqlens of `s` are taken from the lengths.
+    AttentionCase(Shape s, const Lengths& lengths, DType dtype, std::uint64_t seed) : dtype_(dtype), random_(seed)
+    {
+        const auto longest = [](const std::vector<std::int32_t>& of) {
+            return of.empty() ? 0 : *std::max_element(of.begin(), of.end());
+        };
+        s.batch = static_cast<std::int64_t>(lengths.q.size());
+        s.seqlen_q = longest(lengths.q);
+        s.seqlen_k = longest(lengths.k);
+        shape_ = s;
+        cu_seqlens_q = cumulative(lengths.q);
+        cu_seqlens_k = cumulative(lengths.k);
+        const std::int64_t total_q = static_cast<const std::int32_t*>(cu_seqlens_q.data())[s.batch];
+        const std::int64_t total_k = static_cast<const std::int32_t*>(cu_seqlens_k.data())[s.batch];
+        q = random_tensor(random_, dtype, {total_q, s.heads_q, s.head_dim});
+        k = random_tensor(random_, dtype, {total_k, s.heads_kv, s.head_dim});
+        v = random_tensor(random_, dtype, {total_k, s.heads_kv, s.head_dim_v});
+        dout = random_tensor(random_, dtype, {total_q, s.heads_q, s.head_dim_v});
+        options.cu_seqlens_q = cu_seqlens_q.view();
+        options.cu_seqlens_k = cu_seqlens_k.view();
+    }
+
     HostTensor q, k, v, dout;
-    HostTensor o, lse, dq, dk, dv; ///< results of run(); poisoned before
+    HostTensor alibi_slopes, bias, key_padding_mask, sink, cu_seqlens_q, cu_seqlens_k; ///< empty when off
+    HostTensor o, lse, dq, dk, dv, dbias, dsink; ///< results of run(); poisoned before
     Options options;
+
+    [[nodiscard]] const Shape& shape() const { return shape_; }
+    [[nodiscard]] DType dtype() const { return dtype_; }
+    [[nodiscard]] bool packed() const { return q.rank() == 3; }
+    [[nodiscard]] std::mt19937_64& random() { return random_; }
+
+    /// Slopes between 0 and a half, [Hq] or [B, Hq].
+    void add_alibi(bool per_batch = false)
+    {
+        alibi_slopes =
+            HostTensor(DType::float32, per_batch ? io::Shape{shape_.batch, shape_.heads_q} : io::Shape{shape_.heads_q});
+        std::uniform_real_distribution<float> uniform(0.0F, 0.5F);
+        auto* slopes = static_cast<float*>(alibi_slopes.data());
+        std::generate(slopes, slopes + alibi_slopes.elements(), [&] { return uniform(random_); });
+        options.alibi_slopes = std::as_const(alibi_slopes).view();
+    }
+
+    /// A bias that broadcasts along the axes (batch, head, i, j) that are marked, in the dtype of q if none is given.
+    void add_bias(const std::array<bool, 4>& broadcast = {}, std::optional<DType> dtype = {})
+    {
+        bias = random_tensor(random_, dtype.value_or(dtype_),
+                             {broadcast[0] ? 1 : shape_.batch, broadcast[1] ? 1 : shape_.heads_q,
+                              broadcast[2] ? 1 : shape_.seqlen_q, broadcast[3] ? 1 : shape_.seqlen_k});
+        options.bias = std::as_const(bias).view();
+    }
+
+    /// Hides about the given fraction of the keys: 1 leaves rows with nothing to attend to.
+    void add_key_padding(double hidden = 0.3)
+    {
+        key_padding_mask = HostTensor(DType::boolean, {shape_.batch, shape_.seqlen_k});
+        std::uniform_real_distribution<double> uniform(0.0, 1.0);
+        auto* mask = static_cast<std::uint8_t*>(key_padding_mask.data());
+        std::generate(mask, mask + key_padding_mask.elements(),
+                      [&] { return static_cast<std::uint8_t>(uniform(random_) >= hidden ? 1 : 0); });
+        options.key_padding_mask = std::as_const(key_padding_mask).view();
+    }
+
+    void add_sink()
+    {
+        sink = random_tensor(random_, DType::float32, {shape_.heads_q});
+        options.sink = std::as_const(sink).view();
+    }
+
+    void add_dropout(double probability)
+    {
+        options.dropout.probability = probability;
+        options.dropout.seed = random_();
+        options.dropout.offset = random_();
+    }
 
     [[nodiscard]] ForwardArgs forward_args()
     {
@@ -113,17 +182,25 @@ public:
         args.dq = dq.view();
         args.dk = dk.view();
         args.dv = dv.view();
+        args.dbias = dbias.view();
+        args.dsink = dsink.view();
         return args;
     }
 
     void poison_outputs()
     {
-        const Shape& s = shape_;
-        o = HostTensor(dtype_, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v}, Fill::poison);
-        lse = HostTensor(DType::float32, {s.batch, s.heads_q, s.seqlen_q}, Fill::poison);
+        io::Shape o_shape = q.shape();
+        o_shape.back() = shape_.head_dim_v;
+        o = HostTensor(dtype_, o_shape, Fill::poison);
+        lse = HostTensor(DType::float32,
+                         packed() ? io::Shape{shape_.heads_q, q.shape().front()}
+                                  : io::Shape{shape_.batch, shape_.heads_q, shape_.seqlen_q},
+                         Fill::poison);
         dq = HostTensor(dtype_, q.shape(), Fill::poison);
         dk = HostTensor(dtype_, k.shape(), Fill::poison);
         dv = HostTensor(dtype_, v.shape(), Fill::poison);
+        dbias = bias.rank() > 0 ? HostTensor(bias.dtype(), bias.shape(), Fill::poison) : HostTensor();
+        dsink = sink.rank() > 0 ? HostTensor(DType::float32, sink.shape(), Fill::poison) : HostTensor();
     }
 
     /// Forward, then backward. Returns the reports of both.
@@ -135,33 +212,39 @@ public:
         return {first, second};
     }
 
-    /// EXPECTs every result of run() within the tolerance rule.
-    void expect_close()
+    /// The results of run(), which this case then no longer has.
+    [[nodiscard]] Results take_results()
     {
-        const Problem problem = validate_backward(backward_args(), options);
-        const auto exact = reference::forward(problem);
-        const auto naive = reference::forward(problem, rounding_of(dtype_));
-        // LSE is float32 in every dtype, so it is held to float32's naive error.
-        const auto naive_lse =
-            dtype_ == DType::float32 ? naive.lse : reference::forward(problem, reference::Rounding::float32).lse;
-        expect("o", doubles(o), exact.o, naive.o, 2.0);
-        expect("lse", doubles(lse), exact.lse, naive_lse, 2.0);
-        const auto gradient = reference::backward(problem);
-        const auto naive_gradient = reference::backward(problem, rounding_of(dtype_));
-        expect("dq", doubles(dq), gradient.dq, naive_gradient.dq, 3.0);
-        expect("dk", doubles(dk), gradient.dk, naive_gradient.dk, 3.0);
-        expect("dv", doubles(dv), gradient.dv, naive_gradient.dv, 3.0);
+        return {std::move(o),  std::move(lse),   std::move(dq),   std::move(dk),
+                std::move(dv), std::move(dbias), std::move(dsink)};
     }
+
+    /// The oracle and the naive baseline. The outputs must have been made.
+    [[nodiscard]] Expected expected() { return expected_of(validate_backward(backward_args(), options)); }
+
+    /// Every result of run() against what is expected.
+    [[nodiscard]] std::vector<Comparison> compare(const Expected& expected) const
+    {
+        const reference::BackwardResult& exact = expected.gradients;
+        const reference::BackwardResult& naive = expected.naive_gradients;
+        std::vector<Comparison> all{compared("o", doubles(o), expected.exact.o, expected.naive.o, 2.0),
+                                    compared("lse", doubles(lse), expected.exact.lse, expected.naive_lse, 2.0),
+                                    compared("dq", doubles(dq), exact.dq, naive.dq, 3.0),
+                                    compared("dk", doubles(dk), exact.dk, naive.dk, 3.0),
+                                    compared("dv", doubles(dv), exact.dv, naive.dv, 3.0)};
+        if (bias.rank() > 0) {
+            all.push_back(compared("dbias", doubles(dbias), exact.dbias, naive.dbias, 3.0));
+        }
+        if (sink.rank() > 0) {
+            all.push_back(compared("dsink", doubles(dsink), exact.dsink, naive.dsink, 3.0));
+        }
+        return all;
+    }
+
+    /// EXPECTs every result of run() within the tolerance rule.
+    void expect_close() { expect_passed(compare(expected())); }
 
 private:
-    static void expect(const char* name, const std::vector<double>& actual, const std::vector<double>& exact,
-                       const std::vector<double>& naive, double factor)
-    {
-        const double naive_error = max_error(naive, exact);
-        const double bound = std::isfinite(naive_error) ? factor * naive_error + 1e-5 : 0.0;
-        EXPECT_LE(max_error(actual, exact), bound) << name << " (naive error " << naive_error << ")";
-    }
-
     Shape shape_;
     DType dtype_;
     std::mt19937_64 random_;

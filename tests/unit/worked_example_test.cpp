@@ -187,7 +187,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
             tile.multiply(grad, dout, v, pr, [&](float dp, float& s, int r, int c) {
                 const float dot = s;
                 s = gradient.probability(dot, offload::base2_lse(p.lse.data[i0 + r]), 0.0F, i0 + r, j0 + c);
-                return gradient(dot, s, dp, delta[r]);
+                return gradient(dot, s, dp, delta[r], 1.0F);
             });
             for (int r = 0; r < block; ++r) {
                 for (int c = 0; c < block; ++c) {

@@ -1,0 +1,93 @@
+#include "dispatch.hpp"
+#include "overlap.hpp"
+#include "validate_options.hpp"
+
+#include "flashomp/dropout.hpp"
+
+#include <fmt/format.h>
+
+namespace flashomp {
+
+namespace {
+
+void check_o(const char* name, const ConstTensorView& view)
+{
+    if (view.rank != 3 && view.rank != 4) {
+        throw Error(fmt::format("{} has {} axes; it must be [batch, seqlen_q, heads, head_dim_v], or packed "
+                                "[total, heads, head_dim_v].",
+                                name, view.rank));
+    }
+    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16) {
+        throw Error(fmt::format("{} is {}; it must be float32, bfloat16 or float16.", name, name_of(view.dtype)));
+    }
+    check_layout(name, view);
+}
+
+void check_output(const char* name, const TensorView& view,
+                  const std::array<std::pair<const char*, ConstTensorView>, 2>& parts)
+{
+    if (overlaps_itself(view)) {
+        throw Error(
+            fmt::format("{} has strides that put two of its elements at one address; an output must not overlap "
+                        "itself.",
+                        name));
+    }
+    for (const auto& [part, input] : parts) {
+        const bool is_same = view.data == input.data && view.dtype == input.dtype && view.strides == input.strides;
+        if (!is_same && overlap(view, input)) {
+            throw Error(
+                fmt::format("{} overlaps {} in memory without being the same tensor; allowed are the same tensor "
+                            "or separate memory.",
+                            name, part));
+        }
+    }
+}
+
+} // namespace
+
+Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
+{
+    check_o("o", o);
+    check_o("a.o", a.o);
+    check_o("b.o", b.o);
+    check_tensor("a.o", a.o, a.o.dtype, o.rank, o.shape, "o");
+    check_tensor("b.o", b.o, b.o.dtype, o.rank, o.shape, "o");
+    const bool packed = o.rank == 3;
+    const std::array<std::int64_t, 4> rows = packed
+                                                 ? std::array<std::int64_t, 4>{o.shape[1], o.shape[0], 0, 0}
+                                                 : std::array<std::int64_t, 4>{o.shape[0], o.shape[2], o.shape[1], 0};
+    const int rank = packed ? 2 : 3;
+    check_tensor("lse", lse, DType::float32, rank, rows, "the LSE of o");
+    check_tensor("a.lse", a.lse, DType::float32, rank, rows, "the LSE of o");
+    check_tensor("b.lse", b.lse, DType::float32, rank, rows, "the LSE of o");
+    check_output("o", o, {{{"a.o", a.o}, {"b.o", b.o}}});
+    check_output("lse", lse, {{{"a.lse", a.lse}, {"b.lse", b.lse}}});
+    return run_merge(a, b, o, lse, options);
+}
+
+void dropout_mask(const Dropout& dropout, const TensorView& mask)
+{
+    check_dropout(dropout);
+    if (mask.rank != 4 || mask.dtype != DType::boolean || mask.memory != Memory::host) {
+        throw Error(
+            fmt::format("mask is {} {}; it must be boolean [batch, heads_q, seqlen_q, seqlen_k] in host memory.",
+                        name_of(mask.dtype), shape_string(mask)));
+    }
+    check_layout("mask", mask);
+    const PhiloxKey key = dropout_key(dropout.seed, dropout.offset);
+    const std::uint32_t threshold = dropout_threshold(dropout.probability);
+    const auto extent = [&](std::size_t axis) { return static_cast<std::uint32_t>(mask.shape.at(axis)); };
+    for (std::uint32_t b = 0; b < extent(0); ++b) {
+        for (std::uint32_t h = 0; h < extent(1); ++h) {
+            for (std::uint32_t i = 0; i < extent(2); ++i) {
+                auto* row = static_cast<std::uint8_t*>(mask.data) + b * mask.strides[0] + h * mask.strides[1] +
+                            i * mask.strides[2];
+                for (std::uint32_t j = 0; j < extent(3); ++j) {
+                    row[j] = dropout_keep(key, b, h, i, j, threshold) ? 1 : 0;
+                }
+            }
+        }
+    }
+}
+
+} // namespace flashomp

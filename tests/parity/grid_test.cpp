@@ -1,0 +1,225 @@
+// FlashAttention-2's own correctness grid (pairs, head dims, masks, heads, dropout), by its tolerance rule.
+//
+// A normal run takes a fixed subset: every pair, head_dim, mask, modification and kind of heads, in three dtypes, on
+// the best host machine and on the GPU if there is one. With FLASHOMP_FULL_GRID=1 this program runs the whole grid:
+//
+//   ctest --test-dir build/release -L full-grid                        # CTest, all of it
+//   FLASHOMP_FULL_GRID=1 GTEST_TOTAL_SHARDS=16 GTEST_SHARD_INDEX=3 OMP_NUM_THREADS=1 flashomp_test_grid  # one of 16
+//   FLASHOMP_FULL_GRID=6 flashomp_test_grid                            # every sixth cell
+//
+// FLASHOMP_GRID_TABLE=FILE appends one line of JSON for each pair, head_dim, mask, kind of heads, dtype and target: the
+// number of cells, and for every tensor the error and bound of the cell nearest to failing.
+#include "grid.hpp"
+#include "support/target.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+namespace flashomp::testing {
+namespace {
+
+/// The results of the cells that share a line of the table.
+struct Line {
+    int cells = 0;
+    bool passed = true;
+    std::string machine, ran_on;
+    std::map<std::string, Comparison> worst; ///< by tensor
+
+    void add(const Report& report, const std::vector<Comparison>& comparisons)
+    {
+        ++cells;
+        machine = report.machine;
+        ran_on = report.ran_on;
+        for (const Comparison& c : comparisons) {
+            passed = passed && c.passed();
+            const auto [known, is_new] = worst.try_emplace(c.name, c);
+            if (!is_new && c.error * known->second.bound > known->second.error * c.bound) {
+                known->second = c;
+            }
+        }
+    }
+
+    [[nodiscard]] std::string json(const std::string& key) const
+    {
+        std::string tensors;
+        for (const auto& [name, c] : worst) {
+            // An infinity is no JSON number.
+            tensors += fmt::format(R"(,"{}":[{:.3g},{:.3g}])", name, std::min(c.error, 1e300), c.bound);
+        }
+        return fmt::format(R"({{{},"machine":"{}","ran_on":"{}","cells":{}{},"pass":{}}})"
+                           "\n",
+                           key, machine, ran_on, cells, tensors, passed);
+    }
+};
+
+/// The table of one test.
+class Table {
+public:
+    Line& line(const GridTest& test, std::int64_t head_dim, const Cell& cell, const Target& target)
+    {
+        return lines_[fmt::format(
+            R"("pair":[{},{}],"head_dim":{},"mask":"{}","heads":"{}","dtype":"{}","target":"{}")", test.pair.queries,
+            test.pair.keys, head_dim, Cell::masks.at(static_cast<std::size_t>(cell.mask)),
+            Cell::heads_modes.at(static_cast<std::size_t>(cell.heads)), name_of(test.dtype), target.name)];
+    }
+
+    ~Table()
+    {
+        const char* path = std::getenv("FLASHOMP_GRID_TABLE");
+        if (path == nullptr) {
+            return;
+        }
+        std::string text;
+        for (const auto& [key, line] : lines_) {
+            text += line.json(key);
+        }
+        std::ofstream(path, std::ios::app) << text;
+    }
+
+private:
+    std::map<std::string, Line> lines_;
+};
+
+class Grid : public TargetTest, public ::testing::WithParamInterface<GridTest> {
+protected:
+    void check(std::int64_t head_dim, const Cell& cell, Table& table)
+    {
+        const GridTest& test = GetParam();
+        const auto seed = static_cast<std::uint64_t>(test.rotation() + 1000 * head_dim);
+        AttentionCase attention = cell.make(test.pair, head_dim, test.dtype, seed);
+        attention.poison_outputs();
+        const Expected expected = attention.expected();
+        for (const Target& target : fast_targets()) {
+            SCOPED_TRACE(::testing::Message()
+                         << "head_dim " << head_dim << " " << cell.name() << " on " << target.name);
+            use(target);
+            if (HasFatalFailure()) {
+                return;
+            }
+            const auto [first, second] = attention.run(on_target(attention.options));
+            expect_ran_on_target(first);
+            expect_ran_on_target(second);
+            const std::vector<Comparison> comparisons = attention.compare(expected);
+            expect_passed(comparisons);
+            table.line(test, head_dim, cell, target).add(second, comparisons);
+        }
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Pairs, Grid, ::testing::ValuesIn(grid_tests()),
+                         [](const auto& param) { return param.param.name(); });
+
+TEST_P(Grid, WithinTheToleranceRule)
+{
+    Table table;
+    for (std::size_t index = 0; index < grid_head_dims.size(); ++index) {
+        const std::int64_t head_dim = grid_head_dims.at(index);
+        if (GetParam().head_dim != 0 && GetParam().head_dim != head_dim) {
+            continue;
+        }
+        for (const Cell& cell : GetParam().cells(static_cast<int>(index))) {
+            check(head_dim, cell, table);
+        }
+    }
+}
+
+class GridRuns : public TargetTest, public ::testing::WithParamInterface<Target> {
+protected:
+    void SetUp() override { use(GetParam()); }
+
+    /// Runs `rounds` times and expects the bits of the first run every time.
+    void repeat(AttentionCase& attention, int rounds)
+    {
+        const Options options = on_target(attention.options);
+        expect_ran_on_target(attention.run(options).second);
+        const Results first = attention.take_results();
+        for (int round = 1; round < rounds && !HasFailure(); ++round) {
+            static_cast<void>(attention.run(options));
+            expect_same_bits(first, attention.take_results());
+        }
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, GridRuns,
+                         ::testing::Values(Target{"host", Machine::host, false, ""},
+                                           Target{"plain_on_device", Machine::plain, true, ""}),
+                         [](const auto& param) { return param.param.name; });
+
+TEST_P(GridRuns, FiftyBackwardRunsGiveTheSameBits)
+{
+    const std::int64_t n = full_grid() == 1 ? 1024 : 256;
+    for (const DType dtype : grid_dtypes) {
+        AttentionCase attention({2, 4, 2, n, n - 1, 64, 64}, dtype, 801);
+        attention.options.causal = Causal::bottom_right;
+        attention.add_alibi();
+        attention.add_bias({true, false, false, false}); // dbias sums over the batch
+        attention.add_sink();
+        attention.add_dropout(0.17);
+        static_cast<void>(attention.run(on_target(attention.options)));
+        const Results first = attention.take_results();
+        attention.poison_outputs();
+        static_cast<void>(forward(attention.forward_args(), on_target(attention.options)));
+        for (int round = 0; round < 50 && !HasFailure(); ++round) {
+            const BackwardArgs args = attention.backward_args();
+            expect_ran_on_target(backward(args, on_target(attention.options)));
+            EXPECT_TRUE(same_bits(attention.dq, first.dq)) << "dq";
+            EXPECT_TRUE(same_bits(attention.dk, first.dk)) << "dk";
+            EXPECT_TRUE(same_bits(attention.dv, first.dv)) << "dv";
+            EXPECT_TRUE(same_bits(attention.dbias, first.dbias)) << "dbias";
+            EXPECT_TRUE(same_bits(attention.dsink, first.dsink)) << "dsink";
+        }
+    }
+}
+
+TEST_P(GridRuns, TwoHundredAndFiftyRepetitionsAtBatch60ShowNoRace)
+{
+    std::vector<Pair> pairs{{37, 53}};
+    if (full_grid() == 1) {
+        pairs = {{1, 239}, {3, 799}, {127, 513}, {113, 203}, {128, 217}, {108, 256}, {256, 512}, {1023, 1024}};
+    }
+    for (const Pair& pair : pairs) {
+        SCOPED_TRACE(::testing::Message() << pair.queries << "x" << pair.keys);
+        const int rounds = pair.scores() < 200000 ? 250 : 50;
+        AttentionCase attention({60, 2, 1, pair.queries, pair.keys, 32, 32}, DType::bfloat16, 802);
+        attention.options.causal = Causal::bottom_right;
+        attention.add_dropout(0.17);
+        repeat(attention, rounds);
+        static_cast<void>(attention.run(on_target(attention.options)));
+        if (pair.scores() < 30000) { // the oracle keeps N x N matrices
+            attention.expect_close();
+        }
+    }
+}
+
+TEST_P(GridRuns, InputsTimesFiveDoNotOverflow)
+{
+    for (const DType dtype : grid_dtypes) {
+        for (const std::int64_t head_dim : {59, 128, 256}) {
+            SCOPED_TRACE(::testing::Message() << name_of(dtype) << " head_dim " << head_dim);
+            AttentionCase attention({1, 2, 1, 256, 217, head_dim, head_dim}, dtype, 803, 5.0F);
+            attention.options.causal = Causal::top_left;
+            expect_ran_on_target(attention.run(on_target(attention.options)).second);
+            for (const HostTensor* result : {&attention.o, &attention.dq, &attention.dk, &attention.dv}) {
+                const std::vector<double> values = doubles(*result);
+                EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); }));
+            }
+            attention.expect_close();
+        }
+    }
+}
+
+TEST(GridDropout, DrawsTheFractionThatWasAskedFor)
+{
+    HostTensor mask(DType::boolean, {2, 4, 300, 500}, Fill::poison);
+    for (const double probability : {0.0, 0.1, 0.17, 0.5, 0.83}) {
+        dropout_mask({probability, 804, 805}, mask.view());
+        const auto* kept = static_cast<const std::uint8_t*>(mask.data());
+        const auto dropped = static_cast<double>(std::count(kept, kept + mask.elements(), std::uint8_t{0}));
+        EXPECT_NEAR(dropped / static_cast<double>(mask.elements()), probability, 0.01);
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing

@@ -1,0 +1,324 @@
+// Every option alone, in pairs and in random company, forward and backward, against the float64 reference: no option
+// excludes another.
+#include "support/attention_case.hpp"
+#include "support/features.hpp"
+#include "support/target.hpp"
+
+#include <array>
+
+namespace flashomp::testing {
+namespace {
+
+constexpr std::array dtypes{DType::float32, DType::bfloat16, DType::float16};
+
+class OptionsParity : public TargetTest, public ::testing::WithParamInterface<std::tuple<Target, DType>> {
+protected:
+    void SetUp() override { use(std::get<Target>(GetParam())); }
+
+    [[nodiscard]] static DType dtype() { return std::get<DType>(GetParam()); }
+
+    void check(AttentionCase& attention)
+    {
+        const auto [first, second] = attention.run(on_target(attention.options));
+        expect_ran_on_target(first);
+        expect_ran_on_target(second);
+        attention.expect_close();
+    }
+
+    void check(const Features& features, std::uint64_t seed)
+    {
+        AttentionCase attention = case_with(features, dtype(), seed);
+        SCOPED_TRACE(::testing::Message() << names(features) << " seed " << seed << ": " << attention.shape());
+        check(attention);
+    }
+
+    [[nodiscard]] static AttentionCase plain_case(std::uint64_t seed)
+    {
+        return {{2, 4, 2, 53, 71, 32, 24}, dtype(), seed};
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, OptionsParity,
+                         ::testing::Combine(::testing::ValuesIn(targets()), ::testing::ValuesIn(dtypes)),
+                         [](const auto& param) {
+                             return std::get<Target>(param.param).name + "_" +
+                                    std::string(name_of(std::get<DType>(param.param)));
+                         });
+
+TEST_P(OptionsParity, Softcap)
+{
+    for (const double softcap : {0.25, 1.0, 15.0, 50.0, 1000.0}) {
+        SCOPED_TRACE(softcap);
+        AttentionCase attention = plain_case(201);
+        attention.options.softcap = softcap;
+        check(attention);
+    }
+    AttentionCase large({1, 2, 2, 64, 64, 32, 32}, dtype(), 202, 5.0F); // deep in the flat part of tanh
+    large.options.softcap = 2.0;
+    check(large);
+}
+
+TEST_P(OptionsParity, Alibi)
+{
+    for (const bool per_batch : {false, true}) {
+        for (const Causal causal : {Causal::none, Causal::top_left, Causal::bottom_right}) {
+            AttentionCase attention = plain_case(203);
+            attention.add_alibi(per_batch);
+            attention.options.causal = causal;
+            check(attention);
+        }
+    }
+    AttentionCase more_queries({1, 3, 1, 90, 37, 16, 16}, dtype(), 204); // delta is negative
+    more_queries.add_alibi();
+    check(more_queries);
+}
+
+TEST_P(OptionsParity, BiasOfEveryBroadcastPattern)
+{
+    for (unsigned pattern = 0; pattern < 16; ++pattern) {
+        for (const DType bias_dtype : {DType::float32, dtype()}) {
+            SCOPED_TRACE(::testing::Message() << "pattern " << pattern << " " << name_of(bias_dtype));
+            AttentionCase attention = plain_case(205 + pattern);
+            attention.add_bias({(pattern & 1U) != 0, (pattern & 2U) != 0, (pattern & 4U) != 0, (pattern & 8U) != 0},
+                               bias_dtype);
+            check(attention);
+        }
+    }
+}
+
+TEST_P(OptionsParity, BiasOverALongerBatchAndManyTiles)
+{
+    AttentionCase shared_by_all({3, 4, 2, 150, 270, 16, 16}, dtype(), 221);
+    shared_by_all.add_bias({true, true, false, false});
+    check(shared_by_all);
+    AttentionCase row({3, 4, 2, 150, 270, 16, 16}, dtype(), 222);
+    row.add_bias({true, false, true, false});
+    row.options.causal = Causal::bottom_right;
+    check(row);
+    AttentionCase column({3, 4, 2, 150, 270, 16, 16}, dtype(), 223);
+    column.add_bias({false, true, false, true});
+    column.options.window = {30, 20}; // most of dbias is masked: it must be 0 there, not left unwritten
+    check(column);
+}
+
+TEST_P(OptionsParity, GradientsThatWereNotAskedFor)
+{
+    AttentionCase attention = plain_case(224);
+    attention.add_bias();
+    attention.add_sink();
+    static_cast<void>(attention.run(on_target(attention.options)));
+    const Results all = attention.take_results();
+    attention.poison_outputs();
+    attention.dbias = HostTensor();
+    attention.dsink = HostTensor();
+    forward(attention.forward_args(), on_target(attention.options));
+    backward(attention.backward_args(), on_target(attention.options));
+    EXPECT_TRUE(same_bits(attention.dq, all.dq));
+    EXPECT_TRUE(same_bits(attention.dk, all.dk));
+    EXPECT_TRUE(same_bits(attention.dv, all.dv));
+}
+
+TEST_P(OptionsParity, KeyPadding)
+{
+    for (const double hidden : {0.0, 0.3, 0.95}) {
+        AttentionCase attention = plain_case(225);
+        attention.add_key_padding(hidden);
+        check(attention);
+    }
+    AttentionCase tail({2, 2, 2, 40, 300, 16, 16}, dtype(), 226); // whole key blocks are hidden
+    tail.add_key_padding(0.0);
+    auto* mask = static_cast<std::uint8_t*>(tail.key_padding_mask.data());
+    std::fill(mask + 70, mask + 300, std::uint8_t{0});  // the tail of the first sequence
+    std::fill(mask + 300, mask + 520, std::uint8_t{0}); // the head of the second
+    check(tail);
+}
+
+TEST_P(OptionsParity, RowsWithNothingToAttendTo)
+{
+    AttentionCase attention = plain_case(227);
+    attention.add_key_padding(0.0);
+    auto* mask = static_cast<std::uint8_t*>(attention.key_padding_mask.data());
+    std::fill(mask, mask + 71, std::uint8_t{0}); // all keys of the first sequence
+    check(attention);
+    const std::vector<double> o = doubles(attention.o);
+    const std::vector<double> lse = doubles(attention.lse);
+    const std::vector<double> dk = doubles(attention.dk);
+    EXPECT_TRUE(std::all_of(o.begin(), o.begin() + 53 * 4 * 24, [](double x) { return x == 0.0; }));
+    EXPECT_TRUE(std::all_of(lse.begin(), lse.begin() + 4 * 53, [](double x) { return x == -HUGE_VAL; }));
+    EXPECT_TRUE(std::all_of(dk.begin(), dk.begin() + 71 * 2 * 32, [](double x) { return x == 0.0; }));
+}
+
+TEST_P(OptionsParity, Sink)
+{
+    AttentionCase attention = plain_case(228);
+    attention.add_sink();
+    check(attention);
+    AttentionCase extreme({1, 4, 1, 30, 40, 16, 16}, dtype(), 229);
+    extreme.add_sink();
+    auto* sink = static_cast<float*>(extreme.sink.data());
+    sink[0] = 80.0F;      // takes everything
+    sink[1] = -1000.0F;   // takes nothing
+    sink[2] = -HUGE_VALF; // is no sink at all
+    check(extreme);
+}
+
+TEST_P(OptionsParity, SinkOfRowsWithNothingElseToAttendTo)
+{
+    AttentionCase attention({2, 2, 2, 108, 64, 16, 16}, dtype(), 230);
+    attention.options.causal = Causal::bottom_right; // the first 44 queries see no key
+    attention.add_sink();
+    check(attention);
+    const std::vector<double> o = doubles(attention.o);
+    const std::vector<double> lse = doubles(attention.lse);
+    EXPECT_TRUE(std::all_of(o.begin(), o.begin() + 44 * 2 * 16, [](double x) { return x == 0.0; }));
+    for (std::size_t i = 0; i < 44; ++i) {
+        EXPECT_NEAR(lse[i], static_cast<const float*>(attention.sink.data())[0], 1e-5);
+    }
+    AttentionCase no_keys({1, 2, 2, 10, 0, 16, 16}, dtype(), 231);
+    no_keys.add_sink();
+    check(no_keys);
+}
+
+TEST_P(OptionsParity, Dropout)
+{
+    for (const double probability : {0.0, 0.17, 0.5, 0.99}) {
+        SCOPED_TRACE(probability);
+        AttentionCase attention = plain_case(232);
+        attention.add_dropout(probability);
+        check(attention);
+    }
+}
+
+TEST_P(OptionsParity, PackedSequences)
+{
+    const Shape shape{0, 4, 2, 0, 0, 32, 24};
+    for (const Causal causal : {Causal::none, Causal::top_left, Causal::bottom_right}) {
+        for (const Lengths& lengths :
+             {Lengths{{17, 40, 1}, {33, 9, 64}}, Lengths{{5}, {7}}, Lengths{{64, 64, 64, 64}, {64, 64, 64, 64}},
+              Lengths{{1, 1, 1, 1}, {1, 2, 3, 4}}}) {
+            AttentionCase attention(shape, lengths, dtype(), 233);
+            attention.options.causal = causal;
+            check(attention);
+        }
+    }
+}
+
+TEST_P(OptionsParity, PackedSequencesThatAreEmpty)
+{
+    const Shape shape{0, 2, 1, 0, 0, 16, 16};
+    for (const Lengths& lengths :
+         {Lengths{{0, 20, 0, 7, 0}, {11, 0, 0, 30, 5}}, Lengths{{0, 0}, {0, 0}}, Lengths{{3, 4}, {0, 0}},
+          Lengths{{0, 0}, {3, 4}}, Lengths{{}, {}}, Lengths{{12, 0}, {13, 0}}, Lengths{{0, 12}, {0, 13}}}) {
+        SCOPED_TRACE(::testing::PrintToString(lengths.q) + ::testing::PrintToString(lengths.k));
+        AttentionCase attention(shape, lengths, dtype(), 234);
+        check(attention);
+        AttentionCase with_sink(shape, lengths, dtype(), 235);
+        with_sink.add_sink();
+        check(with_sink);
+    }
+}
+
+TEST_P(OptionsParity, PackedSequencesAThousandTimesLonger)
+{
+    for (const Lengths& lengths :
+         {Lengths{{700, 1, 0, 2}, {1, 1400, 5, 300}}, Lengths{{1, 1, 600, 1}, {1, 1, 600, 1}}}) {
+        AttentionCase attention({0, 2, 1, 0, 0, 16, 16}, lengths, dtype(), 236);
+        attention.options.causal = Causal::bottom_right;
+        check(attention);
+    }
+}
+
+TEST_P(OptionsParity, DecodingShapes)
+{
+    const std::array<std::pair<std::int64_t, std::int64_t>, 6> pairs{
+        {{1, 147}, {1, 8192}, {2, 4097}, {5, 3001}, {9, 1500}, {16, 8192}}};
+    for (const auto& [queries, keys] : pairs) {
+        SCOPED_TRACE(::testing::Message() << queries << " queries, " << keys << " keys");
+        AttentionCase attention({1, 4, 1, queries, keys, 32, 32}, dtype(), 237);
+        attention.options.causal = Causal::bottom_right;
+        check(attention);
+    }
+}
+
+TEST_P(OptionsParity, DecodingWithEveryOption)
+{
+    AttentionCase attention({2, 4, 2, 3, 2500, 48, 40}, dtype(), 238);
+    attention.options.softcap = 20.0;
+    attention.options.window = {2100, 3};
+    attention.add_alibi(true);
+    attention.add_bias({false, true, false, false});
+    attention.add_key_padding();
+    attention.add_sink();
+    attention.add_dropout(0.17);
+    check(attention);
+    AttentionCase hidden({1, 2, 1, 2, 3000, 16, 16}, dtype(), 239); // most splits see nothing
+    hidden.add_key_padding(1.0);
+    static_cast<std::uint8_t*>(hidden.key_padding_mask.data())[1700] = 1;
+    check(hidden);
+    AttentionCase nothing({1, 2, 1, 2, 3000, 16, 16}, dtype(), 240);
+    nothing.add_key_padding(1.0);
+    check(nothing);
+    AttentionCase packed({0, 4, 1, 0, 0, 32, 32}, {{1, 1, 1, 2}, {4000, 1, 0, 900}}, dtype(), 241);
+    packed.options.causal = Causal::bottom_right;
+    check(packed);
+}
+
+TEST_P(OptionsParity, ValueHeadDimDiffers)
+{
+    for (const auto& [d, d_v] : {std::pair{192, 128}, std::pair{64, 256}, std::pair{256, 40}}) {
+        AttentionCase attention({1, 4, 2, 45, 67, d, d_v}, dtype(), 242);
+        attention.options.causal = Causal::bottom_right;
+        attention.options.softcap = 30.0;
+        attention.add_bias({true, false, false, false});
+        attention.add_sink();
+        attention.add_dropout(0.17);
+        check(attention);
+    }
+}
+
+TEST_P(OptionsParity, EveryOptionAlone)
+{
+    for (std::size_t a = 0; a < feature_count; ++a) {
+        check(Features().set(a), 300 + a);
+    }
+}
+
+TEST_P(OptionsParity, EveryPairOfOptions)
+{
+    const Features both_alignments = with({Feature::top_left, Feature::bottom_right});
+    for (std::size_t a = 0; a < feature_count; ++a) {
+        for (std::size_t b = a + 1; b < feature_count; ++b) {
+            const Features pair = Features().set(a).set(b);
+            if (pair != both_alignments) {
+                check(pair, 400 + a * feature_count + b);
+            }
+        }
+    }
+}
+
+TEST_P(OptionsParity, EveryOptionAtOnce)
+{
+    for (const Feature alignment : {Feature::top_left, Feature::bottom_right}) {
+        for (std::uint64_t seed = 600; seed < 606; ++seed) {
+            Features all = Features().set();
+            all ^= with({alignment});
+            check(all, seed);
+            check(all ^ with({Feature::packed}), seed);
+        }
+    }
+}
+
+TEST_P(OptionsParity, RandomCombinations)
+{
+    Draw draw(700);
+    for (int round = 0; round < 40; ++round) {
+        Features features(static_cast<unsigned long>(draw(0, (1 << feature_count) - 1)));
+        if (has(features, Feature::top_left)) {
+            features.reset(static_cast<std::size_t>(Feature::bottom_right));
+        }
+        check(features, static_cast<std::uint64_t>(701 + round));
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing
