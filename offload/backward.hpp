@@ -63,7 +63,7 @@ FLASHOMP_INLINE float base2_lse(float lse)
 template <class Machine>
 FLASHOMP_INLINE void row_delta(Machine& tile, const Rows& o, const Rows& dout, typename Machine::Stats delta)
 {
-    tile.for_rows(o.count, [=](int r) {
+    tile.for_rows(o.count, [=](int r) FLASHOMP_LAMBDA {
         float sum = 0.0F;
         for (int x = 0; x < o.depth; ++x) {
             sum += read_element(o.data, o.element, o.offset + r * o.stride + x) *
@@ -109,7 +109,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
     const bool has_sink = p.sink != nullptr;
     const float sink = has_sink ? p.sink[work.head] * log2_e : 0.0F;
-    tile.for_rows(block_m, [=](int r) {
+    tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
         sum[r] = 0.0F;
         shift[r] = 0.0F;
         if (r < rows) {
@@ -130,10 +130,10 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         tile.load(k, rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
         tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
         tile.sync();
-        tile.multiply(s, q, k, [](float dot, int, int) { return dot; });
+        tile.multiply(s, q, k, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
             const ScoreGradient<modified, false> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
+            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
                 const float dot = x;
                 const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
                 const float dropout = gradient.dropout(i0 + r, j0 + c);
@@ -142,7 +142,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
             });
         } else {
             const ScoreGradient<modified, true> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) {
+            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
                 const float dot = x;
                 const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
                 const float dropout = gradient.dropout(i0 + r, j0 + c);
@@ -162,7 +162,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     }
     const float scale = p.scale;
     float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
-    tile.for_rows(rows, [=](int r) {
+    tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
         const float sink_p = has_sink ? exp2_fast(sink - lse[r]) : 0.0F;
         const float keys_p = softcap ? 1.0F - sink_p : sum[r] - sink_p; // ΣP over the keys
         const float all_p = softcap ? 1.0F : sum[r];
@@ -172,7 +172,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         sum[r] = dead ? 0.0F : scale / all_p;
     });
     tile.sync();
-    tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [=](int r) { return sum[r]; });
+    tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim),
+               [=](int r) FLASHOMP_LAMBDA { return sum[r]; });
     tile.sync();
 }
 
@@ -217,16 +218,16 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             const float* saved_lse = row_stats(p.lse, work.batch, head, first_q);
             const float* saved_delta = row_stats(p.delta, work.batch, head, first_q);
             const float* saved_residual = row_stats(p.residual, work.batch, head, first_q);
-            tile.for_rows(block_m, [=](int c) {
+            tile.for_rows(block_m, [=](int c) FLASHOMP_LAMBDA {
                 lse[c] = c < columns ? base2_lse(saved_lse[c]) : infinity;
                 delta[c] = c < columns ? saved_delta[c] : 0.0F;
                 residual[c] = c < columns ? saved_residual[c] : 0.0F;
             });
             tile.sync();
-            tile.multiply(pr, k, q, [](float dot, int, int) { return dot; });
+            tile.multiply(pr, k, q, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
             if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
                 const ScoreGradient<modified, false> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
+                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
                     const float dot = x;
                     const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
                     const float dropout = gradient.dropout(i0 + c, j0 + r);
@@ -235,7 +236,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
                 });
             } else {
                 const ScoreGradient<modified, true> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) {
+                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
                     const float dot = x;
                     const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
                     const float dropout = gradient.dropout(i0 + c, j0 + r);
@@ -251,8 +252,10 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     }
     tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
     const float scale = p.scale;
-    tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim), [=](int) { return scale; });
-    tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v), [](int) { return 1.0F; });
+    tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim),
+               [=](int) FLASHOMP_LAMBDA { return scale; });
+    tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v),
+               [](int) FLASHOMP_LAMBDA { return 1.0F; });
     tile.sync();
 }
 

@@ -74,7 +74,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                 const float* saved_lse = row_stats(p.lse, batch, head, first);
                 const float* saved_delta = row_stats(p.delta, batch, head, first);
                 const float* saved_residual = row_stats(p.residual, batch, head, first);
-                tile.for_rows(block_m, [=](int r) {
+                tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
                     lse[r] = r < rows ? base2_lse(saved_lse[r]) : infinity;
                     delta[r] = r < rows ? saved_delta[r] : 0.0F;
                     residual[r] = r < rows ? saved_residual[r] : 0.0F;
@@ -84,8 +84,8 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                     tile.load(k, rows_of(p, p.k, batch, head_kv, seq.k_start + j0, columns, p.head_dim));
                     tile.load(v, rows_of(p, p.v, batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
                     tile.sync();
-                    tile.multiply(s, q, k, [](float dot, int, int) { return dot; });
-                    tile.multiply(ds, dout, v, s, [=](float dp, float& dot, int r, int c) {
+                    tile.multiply(s, q, k, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
+                    tile.multiply(ds, dout, v, s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
                         const float prob = gradient.probability(dot, lse[r], residual[r], i0 + r, j0 + c);
                         return gradient.logit(prob, dp, delta[r], gradient.dropout(i0 + r, j0 + c));
                     });
@@ -106,7 +106,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
     // A block that a sum runs over holds it spread over the tile: rows (or columns) of zeros where nothing was added.
     const int sum_rows = blocks.over_query ? block_m : 1;
     const int sum_columns = blocks.over_key ? block_n : 1;
-    tile.for_elements(blocks.over_query ? 1 : rows, blocks.over_key ? 1 : columns, [=](int r, int c) {
+    tile.for_elements(blocks.over_query ? 1 : rows, blocks.over_key ? 1 : columns, [=](int r, int c) FLASHOMP_LAMBDA {
         float sum = 0.0F;
         for (int i = 0; i < sum_rows; ++i) {
             float row = 0.0F; // rows apart: a single running sum of a whole tile would round once for each element
@@ -128,13 +128,13 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     const int lanes = tile.resident_rows();
     auto sum = tile.stats(lanes);
     const float sink = p.sink[head] * log2_e;
-    tile.for_rows(lanes, [=](int r) { sum[r] = 0.0F; });
+    tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);
         const float* saved_lse = row_stats(p.lse, batch, head, seq.q_start);
         const float* saved_delta = row_stats(p.delta, batch, head, seq.q_start);
         const float* saved_residual = row_stats(p.residual, batch, head, seq.q_start);
-        tile.for_rows(lanes, [=](int r) {
+        tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA {
             float part = 0.0F;
             for (int i = r; i < seq.q_len; i += lanes) {
                 part -= exp2_fast(sink - base2_lse(saved_lse[i]) - saved_residual[i]) * saved_delta[i];
@@ -144,7 +144,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     }
     tile.sync();
     float* target = p.dsink;
-    tile.for_rows(1, [=](int) {
+    tile.for_rows(1, [=](int) FLASHOMP_LAMBDA {
         float total = 0.0F;
         for (int r = 0; r < lanes; ++r) {
             total += sum[r];

@@ -62,11 +62,11 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
         tile.sync();
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            tile.multiply(s, q, k, [=](float x, int r, int c) {
+            tile.multiply(s, q, k, [=](float x, int r, int c) FLASHOMP_LAMBDA {
                 return score.template operator()<modified, false>(x, i0 + r, j0 + c);
             });
         } else {
-            tile.multiply(s, q, k, [=](float x, int r, int c) {
+            tile.multiply(s, q, k, [=](float x, int r, int c) FLASHOMP_LAMBDA {
                 return score.template operator()<modified, true>(x, i0 + r, j0 + c);
             });
         }
@@ -74,7 +74,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
-                tile.map(s, [=](float x, int r, int c) { return x * score.dropout(i0 + r, j0 + c); });
+                tile.map(s, [=](float x, int r, int c) FLASHOMP_LAMBDA { return x * score.dropout(i0 + r, j0 + c); });
             }
         }
         tile.sync();
@@ -93,7 +93,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     }
     softmax.finish(tile, rows, lse);
     tile.sync();
-    tile.store(o, target, [=](int r) { return softmax.correction[r]; });
+    tile.store(o, target, [=](int r) FLASHOMP_LAMBDA { return softmax.correction[r]; });
     tile.sync();
 }
 

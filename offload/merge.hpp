@@ -71,7 +71,7 @@ template <class Machine>
 FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_t first, int rows)
 {
     const MergeParams* const params = &p;
-    tile.for_elements(rows, p.depth, [=](int r, int x) {
+    tile.for_elements(rows, p.depth, [=](int r, int x) FLASHOMP_LAMBDA {
         const std::int64_t row = first + r;
         const float largest = largest_lse(*params, row);
         float weights = 0.0F;
@@ -86,7 +86,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
                       weights > 0.0F ? sum / weights : 0.0F);
     });
     tile.sync();
-    tile.for_rows(rows, [=](int r) {
+    tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
         const std::int64_t row = first + r;
         const float largest = largest_lse(*params, row);
         float weights = 0.0F;

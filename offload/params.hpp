@@ -6,6 +6,9 @@
 #include <cstdint>
 
 #define FLASHOMP_INLINE inline __attribute__((always_inline))
+// For every lambda that runs per element or row. Called instead of inlined, it would keep what it passes by reference
+// on the stack, and inside `simd` g++ gives each GPU lane 128 bytes of one: wrong results, no diagnostic.
+#define FLASHOMP_LAMBDA __attribute__((always_inline))
 
 #pragma omp declare target
 

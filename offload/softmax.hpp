@@ -24,7 +24,7 @@ struct OnlineSoftmax {
     /// A sink is a logit without a value: it starts the row instead of a first key.
     FLASHOMP_INLINE void start(Machine& tile, bool has_sink, float sink)
     {
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) {
+        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA {
             max[r] = has_sink ? sink * log2_e : -infinity;
             sum[r] = has_sink && sink > -infinity ? 1.0F : 0.0F;
             base[r] = 0.0F;
@@ -35,9 +35,9 @@ struct OnlineSoftmax {
     /// factor that moves what was accumulated before to the new maximum. Row work only: no sync inside.
     FLASHOMP_INLINE void update(Machine& tile, typename Machine::Scores& scores)
     {
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) { correction[r] = max[r]; });
+        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
         tile.row_max(scores, max);
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) {
+        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA {
             // (-inf) - (-inf) is NaN: a row that has seen nothing subtracts 0 instead, and 2^(-inf) stays 0.
             base[r] = max[r] == -infinity ? 0.0F : max[r];
             correction[r] = exp2_fast(correction[r] - base[r]);
@@ -49,7 +49,7 @@ struct OnlineSoftmax {
     /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to.
     FLASHOMP_INLINE void finish(Machine& tile, int rows, float* lse)
     {
-        tile.for_rows(rows, [=, *this](int r) {
+        tile.for_rows(rows, [=, *this](int r) FLASHOMP_LAMBDA {
             const bool dead = !(sum[r] > 0.0F);
             correction[r] = dead ? 0.0F : 1.0F / sum[r];
             lse[r] = dead ? -infinity : (max[r] + log2_fast(sum[r])) * ln_2;

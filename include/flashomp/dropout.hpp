@@ -80,7 +80,11 @@ struct PhiloxKey {
 [[nodiscard]] constexpr bool dropout_keep(PhiloxKey key, std::uint32_t batch, std::uint32_t head, std::uint32_t i,
                                           std::uint32_t j, std::uint32_t threshold)
 {
-    return dropout_draws(key, batch, head, i, j / 4U).word[j % 4U] >= threshold;
+    // Selects, not an index: an indexed array cannot live in a GPU's registers.
+    const PhiloxBlock draws = dropout_draws(key, batch, head, i, j / 4U);
+    const std::uint32_t low = (j & 1U) == 0 ? draws.word[0] : draws.word[1];
+    const std::uint32_t high = (j & 1U) == 0 ? draws.word[2] : draws.word[3];
+    return ((j & 2U) == 0 ? low : high) >= threshold;
 }
 
 /// The definition of the mask in one line; see dropout_key() and dropout_draws() for how the arguments map.

@@ -104,7 +104,7 @@ public:
     template <class F>
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, F f)
     {
-        multiply(s, block, stream, s, [=](float x, float&, int r, int c) { return f(x, r, c); });
+        multiply(s, block, stream, s, [=](float x, float&, int r, int c) FLASHOMP_LAMBDA { return f(x, r, c); });
     }
 
     template <class F>
@@ -166,7 +166,7 @@ public:
     FLASHOMP_INLINE void map(Scores& s, F f)
     {
         const Scores tile = s;
-        for_rows(resident_rows_, [=](int r) {
+        for_rows(resident_rows_, [=](int r) FLASHOMP_LAMBDA {
             for (int c = 0; c < tile.count; ++c) {
                 tile.at(r, c) = f(tile.at(r, c), r, c);
             }
@@ -177,31 +177,31 @@ public:
     {
         s.count = stream_rows_;
         const Scores tile = s;
-        for_micro_tiles([=](int r, int c) { tile.at(r, c) = 0.0F; });
+        for_micro_tiles([=](int r, int c) FLASHOMP_LAMBDA { tile.at(r, c) = 0.0F; });
     }
 
     FLASHOMP_INLINE void add(Scores& total, const Scores& s)
     {
         const Scores to = total;
         const Scores from = s;
-        for_micro_tiles([=](int r, int c) { to.at(r, c) += from.at(r, c); });
+        for_micro_tiles([=](int r, int c) FLASHOMP_LAMBDA { to.at(r, c) += from.at(r, c); });
     }
 
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
     {
-        accumulate_scaled(a, s, stream, [](int) { return 1.0F; });
+        accumulate_scaled(a, s, stream, [](int) FLASHOMP_LAMBDA { return 1.0F; });
     }
 
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, const Stats& factor)
     {
-        accumulate_scaled(a, s, stream, [=](int r) { return factor[r]; });
+        accumulate_scaled(a, s, stream, [=](int r) FLASHOMP_LAMBDA { return factor[r]; });
     }
 
     FLASHOMP_INLINE void row_max(const Scores& s, const Stats& max)
     {
         const float* const data = s.data;
         const int stride = s.stride, count = s.count;
-        for_rows(resident_rows_, [=](int r) {
+        for_rows(resident_rows_, [=](int r) FLASHOMP_LAMBDA {
             float m = max[r];
             for (int c = 0; c < count; ++c) {
                 const float x = data[c * stride + r];
@@ -215,7 +215,7 @@ public:
     {
         const float* const data = s.data;
         const int stride = s.stride, count = s.count;
-        for_rows(resident_rows_, [=](int r) {
+        for_rows(resident_rows_, [=](int r) FLASHOMP_LAMBDA {
             float total = sum[r];
             for (int c = 0; c < count; ++c) {
                 total += data[c * stride + r];
@@ -228,7 +228,7 @@ public:
     {
         float* const data = s.data;
         const int stride = s.stride, count = s.count;
-        for_rows(resident_rows_, [=](int r) {
+        for_rows(resident_rows_, [=](int r) FLASHOMP_LAMBDA {
             float total = sum[r];
             const float b = base[r];
             for (int c = 0; c < count; ++c) {

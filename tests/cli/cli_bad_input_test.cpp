@@ -149,24 +149,6 @@ TEST_F(BadInput, DeviceThatIsNotThere)
     expect_refused({"check", cases(), "--device", "0"}, "device was 0");
 }
 
-TEST_F(BadInput, OptionsOfTheNextIssueAreNeverIgnored)
-{
-    const std::vector<std::pair<Arguments, std::string>> options{
-        {{"--softcap", "30"}, "softcap"},
-        {{"--dropout", "0.1", "--seed", "3"}, "dropout"},
-        {{"--alibi", tensor("alibi", {4})}, "alibi"},
-        {{"--bias", tensor("bias", {1, 4, 5, 7})}, "bias"},
-        {{"--sink", tensor("sink", {4})}, "sink"},
-        {{"--key-padding-mask", tensor("mask", {1, 7}, DType::boolean)}, "key_padding_mask"},
-        {{"--cu-seqlens-q", tensor("cu_q", {2}, DType::int32)}, "cu_seqlens_q"},
-        {{"--cu-seqlens-k", tensor("cu_k", {2}, DType::int32)}, "cu_seqlens_k"}};
-    for (const auto& [option, words] : options) {
-        for (const char* const command : {"forward", "backward"}) {
-            expect_refused(small_problem(command) + Arguments{"--out", out()} + option, words);
-        }
-    }
-}
-
 TEST_F(BadInput, PlacesThatCannotBeWritten)
 {
     const Arguments problem = small_problem("forward");
