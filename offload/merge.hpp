@@ -41,11 +41,11 @@ FLASHOMP_INLINE std::int64_t merge_offset(const MergeParams& p, std::int64_t row
     return merge_offset(p, row, t.batch, t.head, t.row);
 }
 
-/// LSE of a row in part i, base 2.
+/// LSE of a row in part i.
 FLASHOMP_INLINE float part_lse(const MergeParams& p, std::int64_t row, int i)
 {
     const RowTensor& t = i > 0 && p.stride_lse == 0 ? p.part[1].lse : p.part[0].lse;
-    return t.data[merge_offset(p, row, t.batch, t.head, 1) + i * p.stride_lse] * log2_e;
+    return t.data[merge_offset(p, row, t.batch, t.head, 1) + i * p.stride_lse];
 }
 
 FLASHOMP_INLINE float part_value(const MergeParams& p, std::int64_t row, int i, int x)
@@ -54,7 +54,7 @@ FLASHOMP_INLINE float part_value(const MergeParams& p, std::int64_t row, int i, 
     return read_element(part.o.data, part.element, merge_offset(p, row, part.o) + i * p.stride_o + x);
 }
 
-/// The largest LSE of the parts, base 2; 0 where all are -inf, so that -inf - largest is no NaN.
+/// The largest LSE of the parts; 0 where all are -inf, so that -inf - largest is no NaN.
 FLASHOMP_INLINE float largest_lse(const MergeParams& p, std::int64_t row)
 {
     float largest = -infinity;
@@ -77,7 +77,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         float weights = 0.0F;
         float sum = 0.0F;
         for (int i = 0; i < params->parts; ++i) {
-            const float weight = exp2_fast(part_lse(*params, row, i) - largest);
+            const float weight = exp2_fast((part_lse(*params, row, i) - largest) * log2_e);
             weights += weight;
             sum +=
                 weight > 0.0F ? weight * part_value(*params, row, i, x) : 0.0F; // a part without keys may hold anything
@@ -91,11 +91,11 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         const float largest = largest_lse(*params, row);
         float weights = 0.0F;
         for (int i = 0; i < params->parts; ++i) {
-            weights += exp2_fast(part_lse(*params, row, i) - largest);
+            weights += exp2_fast((part_lse(*params, row, i) - largest) * log2_e);
         }
         const RowTensor& t = params->lse;
         t.data[merge_offset(*params, row, t.batch, t.head, 1)] =
-            weights > 0.0F ? (largest + log2_fast(weights)) * ln_2 : -infinity;
+            weights > 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
     });
     tile.sync();
 }
