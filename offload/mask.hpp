@@ -73,11 +73,12 @@ struct WindowMask {
     std::int64_t left, right; ///< negative: unbounded
     FLASHOMP_INLINE Diagonals keeps(std::int64_t delta) const
     {
+        constexpr std::int64_t everything = std::int64_t{1} << 32; // beyond any sequence; a larger side could overflow
         Diagonals kept;
-        if (left >= 0) {
+        if (left >= 0 && left < everything) {
             kept.low = delta - left;
         }
-        if (right >= 0) {
+        if (right >= 0 && right < everything) {
             kept.high = delta + right;
         }
         return kept;

@@ -5,6 +5,7 @@
 #include "flashomp/dropout.hpp"
 
 #include <fmt/format.h>
+#include <vector>
 
 namespace flashomp {
 
@@ -23,22 +24,25 @@ void check_o(const char* name, const ConstTensorView& view)
     check_layout(name, view);
 }
 
-void check_output(const char* name, const TensorView& view,
-                  const std::array<std::pair<const char*, ConstTensorView>, 2>& parts)
+using Named = std::pair<const char*, ConstTensorView>;
+
+/// An output may be one of the tensors it replaces, and share no other memory with the call's tensors.
+void check_output(const Named& output, const std::vector<Named>& replaced, const std::vector<Named>& others)
 {
-    if (overlaps_itself(view)) {
-        throw Error(
-            fmt::format("{} has strides that put two of its elements at one address; an output must not overlap "
-                        "itself.",
-                        name));
-    }
-    for (const auto& [part, input] : parts) {
+    const auto& [name, view] = output;
+    check_no_self_overlap(name, view);
+    for (const auto& [other, input] : replaced) {
         const bool is_same = view.data == input.data && view.dtype == input.dtype && view.strides == input.strides;
         if (!is_same && overlap(view, input)) {
             throw Error(
                 fmt::format("{} overlaps {} in memory without being the same tensor; allowed are the same tensor "
                             "or separate memory.",
-                            name, part));
+                            name, other));
+        }
+    }
+    for (const auto& [other, input] : others) {
+        if (overlap(view, input)) {
+            throw Error(fmt::format("{} overlaps {} in memory; they must not share memory.", name, other));
         }
     }
 }
@@ -60,8 +64,9 @@ Report merge(const Partial& a, const Partial& b, const TensorView& o, const Tens
     check_tensor("lse", lse, DType::float32, rank, rows, "the LSE of o");
     check_tensor("a.lse", a.lse, DType::float32, rank, rows, "the LSE of o");
     check_tensor("b.lse", b.lse, DType::float32, rank, rows, "the LSE of o");
-    check_output("o", o, {{{"a.o", a.o}, {"b.o", b.o}}});
-    check_output("lse", lse, {{{"a.lse", a.lse}, {"b.lse", b.lse}}});
+    check_output({"o", o}, {{"a.o", a.o}, {"b.o", b.o}}, {{"a.lse", a.lse}, {"b.lse", b.lse}, {"lse", lse}});
+    check_output({"lse", lse}, {{"a.lse", a.lse}, {"b.lse", b.lse}}, {{"a.o", a.o}, {"b.o", b.o}});
+    check_threads(options);
     return run_merge(a, b, o, lse, options);
 }
 
@@ -74,6 +79,7 @@ void dropout_mask(const Dropout& dropout, const TensorView& mask)
                         name_of(mask.dtype), shape_string(mask)));
     }
     check_layout("mask", mask);
+    check_no_self_overlap("mask", mask);
     const PhiloxKey key = dropout_key(dropout.seed, dropout.offset);
     const std::uint32_t threshold = dropout_threshold(dropout.probability);
     const auto extent = [&](std::size_t axis) { return static_cast<std::uint32_t>(mask.shape.at(axis)); };

@@ -128,11 +128,7 @@ void check_outputs(const Problem& problem)
         if (!view) {
             continue;
         }
-        if (overlaps_itself(view)) {
-            throw Error(fmt::format("{} has strides that put two of its elements at one address; an output must not "
-                                    "overlap itself.",
-                                    name));
-        }
+        check_no_self_overlap(name, view);
         for (const auto& [other, input] : problem.inputs()) {
             if (input && overlap(view, input)) {
                 throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "

@@ -1,5 +1,7 @@
 #include "validate_options.hpp"
 
+#include "overlap.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -139,9 +141,7 @@ void check_numbers(const Problem& problem, const Options& options)
             throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
         }
     }
-    if (options.threads < 0) {
-        throw Error(fmt::format("threads was {}; it must be 0 (OMP_NUM_THREADS) or more.", options.threads));
-    }
+    check_threads(options);
     if (!(options.softcap >= 0.0) || !std::isfinite(options.softcap)) {
         throw Error(fmt::format("softcap was {}; it must be 0 (off) or a positive number.", options.softcap));
     }
@@ -149,6 +149,23 @@ void check_numbers(const Problem& problem, const Options& options)
 }
 
 } // namespace
+
+void check_threads(const Options& options)
+{
+    if (options.threads < 0) {
+        throw Error(fmt::format("threads was {}; it must be 0 (OMP_NUM_THREADS) or more.", options.threads));
+    }
+}
+
+void check_no_self_overlap(const char* name, const ConstTensorView& view)
+{
+    if (overlaps_itself(view)) {
+        throw Error(
+            fmt::format("{} has strides that put two of its elements at one address; an output must not overlap "
+                        "itself.",
+                        name));
+    }
+}
 
 void check_dropout(const Dropout& dropout)
 {

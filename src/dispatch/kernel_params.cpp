@@ -105,7 +105,9 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
         p.partial_lse = contiguous_rows(problem, scratch.partial + plan.splits * p.partial_stride * p.head_dim_v);
     }
 
-    p.softcap = static_cast<float>(problem.softcap);
+    // A cap this far above any float score changes none of them, and as a float it might be infinite.
+    constexpr double no_cap = 1e30;
+    p.softcap = problem.softcap < no_cap ? static_cast<float>(problem.softcap) : 0.0F;
     if (problem.alibi_slopes) {
         const ConstTensorView slopes = staging.input(problem.alibi_slopes);
         p.alibi_slopes = static_cast<const float*>(slopes.data);

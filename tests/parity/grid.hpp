@@ -108,10 +108,17 @@ struct GridTest {
         return head_dim == 0 ? base : fmt::format("{}_d{}", base, head_dim);
     }
 
-    /// Numbers a test's pair and dtype; the subsets of cells start at different places for different tests.
+    /// Numbers a test's pair and dtype: the subsets of cells start at different places for different tests.
     [[nodiscard]] int rotation() const
     {
-        return static_cast<int>(29 * pair.queries + 7 * pair.keys + 53 * static_cast<int>(dtype) + head_dim);
+        return static_cast<int>(29 * pair.queries + 7 * pair.keys) + 53 * static_cast<int>(dtype);
+    }
+
+    /// Whether the rule says anything: one query that sees one key has p = 1, so standard attention finds its dq = 0
+    /// without error in any precision. D = sum(dO*O) does not: dropout's scale makes O inexact in 16 bits.
+    [[nodiscard]] bool can_judge(const Cell& cell) const
+    {
+        return dtype == DType::float32 || pair.queries > 1 || cell.mask != 1 || !cell.has_dropout;
     }
 
     /// The cells of one head_dim. `index` is the place of the head_dim in the list.
@@ -122,15 +129,16 @@ struct GridTest {
         if (const int every = full_grid(); every > 0) {
             // The oracle takes half a microsecond a score: the largest pairs get a part of the cells at each head_dim.
             const int stride = every * (scores < 400000 ? 1 : pair.keys < 100000 ? 6 : 24);
-            for (int number = rotation() % stride; number < Cell::count; number += stride) {
+            for (int number = (rotation() + index) % stride; number < Cell::count; number += stride) {
                 chosen.emplace_back(number);
             }
-            return chosen;
+        } else {
+            const int subset = scores < 200000 ? 1 : scores < 2000000 ? 6 : 12; // every how many head dims
+            if (index % subset == rotation() % subset) {
+                chosen.emplace_back((37 * index + rotation()) % Cell::count);
+            }
         }
-        const int stride = scores < 200000 ? 1 : scores < 2000000 ? 6 : 12; // head dims of the subset
-        if (index % stride == rotation() % stride) {
-            chosen.emplace_back((37 * index + rotation()) % Cell::count);
-        }
+        std::erase_if(chosen, [this](const Cell& cell) { return !can_judge(cell); });
         return chosen;
     }
 };

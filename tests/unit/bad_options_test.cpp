@@ -82,7 +82,7 @@ std::vector<BadOption> bad_options()
          [](AttentionCase& c) {
              c.options.bias = ConstTensorView::contiguous(nullptr, f32, {1, 1, 20, 30});
          }},
-        {"BiasTransposed", "bias has stride 30 on its last axis",
+        {"BiasTransposed", "bias has stride 20 on its last axis",
          [](AttentionCase& c) {
              c.options.bias = shaped(c, f32, {1, 1, 30, 20}).transposed(2, 3);
          }},
