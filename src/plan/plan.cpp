@@ -143,6 +143,10 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     constexpr std::int64_t fewest_keys = 1024; // of a part
+    constexpr std::int64_t most_queries = 64;  // more would make the partial results more than a few rows of memory
+    if (problem.seqlen_q > most_queries) {
+        return 1;
+    }
     const std::int64_t wanted = hardware.is_device ? 512 : 64;
     const std::int64_t blocks =
         problem.starts_q.empty()
