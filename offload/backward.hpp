@@ -9,7 +9,7 @@
 // row. Both show in sums over whole rows, which the dQ pass sees: ΣP must be 1, and Σ P∘dP is D itself. It divides dQ
 // by the first and leaves both corrections for the passes that sum over rows, where a common error would add up.
 //
-//     P = 2^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
+//     P = e^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
 #pragma once
 
 #include "forward.hpp"
@@ -18,14 +18,15 @@
 
 namespace flashomp::offload {
 
-/// P and dS of one element from its dot product and dP. lse is base 2; +inf stands for a row without keys.
+/// P and dS of one element from its dot product and dP. residual is base 2; an lse of +inf stands for a row without
+/// keys.
 template <bool modified, bool masked>
 struct ScoreGradient {
     Score score;
 
     FLASHOMP_INLINE float probability(float dot, float lse, float residual, int i, int j) const
     {
-        return exp2_fast(score.template operator()<modified, masked>(dot, i, j) - lse - residual);
+        return exp2_fast((score.template operator()<modified, masked>(dot, i, j) - lse) * log2_e - residual);
     }
 
     /// d(loss)/d(logit after softcap, ALiBi and bias); dp is the gradient of the probability after dropout.
@@ -53,10 +54,10 @@ struct ScoreGradient {
     }
 };
 
-/// LSE in base 2. Rows without keys have LSE = -inf, which would make P = 2^(+inf): +inf makes it 0.
-FLASHOMP_INLINE float base2_lse(float lse)
+/// Rows without keys have LSE = -inf, which would make P = e^(+inf): +inf makes it 0.
+FLASHOMP_INLINE float usable_lse(float lse)
 {
-    return lse == -infinity ? infinity : lse * log2_e;
+    return lse == -infinity ? infinity : lse;
 }
 
 /// D_i = Σ_x dO_ix · O_ix of rows that the crew shares out (FlashAttention-2, Algorithm 2, line 4).
@@ -108,13 +109,13 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
     float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
     const bool has_sink = p.sink != nullptr;
-    const float sink = has_sink ? p.sink[work.head] * log2_e : 0.0F;
+    const float sink = has_sink ? p.sink[work.head] : 0.0F;
     tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
         sum[r] = 0.0F;
         shift[r] = 0.0F;
         if (r < rows) {
-            lse[r] = base2_lse(saved_lse[r]);
-            sum[r] = has_sink ? exp2_fast(sink - lse[r]) : 0.0F; // a sink's probability belongs to the row's sum
+            lse[r] = usable_lse(saved_lse[r]);
+            sum[r] = has_sink ? exp_difference(sink, lse[r]) : 0.0F; // a sink's probability belongs to the row's sum
         } else {
             lse[r] = infinity;
             delta[r] = 0.0F;
@@ -163,7 +164,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const float scale = p.scale;
     float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
     tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
-        const float sink_p = has_sink ? exp2_fast(sink - lse[r]) : 0.0F;
+        const float sink_p = has_sink ? exp_difference(sink, lse[r]) : 0.0F;
         const float keys_p = softcap ? 1.0F - sink_p : sum[r] - sink_p; // ΣP over the keys
         const float all_p = softcap ? 1.0F : sum[r];
         const bool dead = !(all_p > 0.0F);
@@ -219,7 +220,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             const float* saved_delta = row_stats(p.delta, work.batch, head, first_q);
             const float* saved_residual = row_stats(p.residual, work.batch, head, first_q);
             tile.for_rows(block_m, [=](int c) FLASHOMP_LAMBDA {
-                lse[c] = c < columns ? base2_lse(saved_lse[c]) : infinity;
+                lse[c] = c < columns ? usable_lse(saved_lse[c]) : infinity;
                 delta[c] = c < columns ? saved_delta[c] : 0.0F;
                 residual[c] = c < columns ? saved_residual[c] : 0.0F;
             });

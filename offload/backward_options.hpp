@@ -75,7 +75,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                 const float* saved_delta = row_stats(p.delta, batch, head, first);
                 const float* saved_residual = row_stats(p.residual, batch, head, first);
                 tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
-                    lse[r] = r < rows ? base2_lse(saved_lse[r]) : infinity;
+                    lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;
                     delta[r] = r < rows ? saved_delta[r] : 0.0F;
                     residual[r] = r < rows ? saved_residual[r] : 0.0F;
                 });
@@ -127,7 +127,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     const int head = static_cast<int>(index);
     const int lanes = tile.resident_rows();
     auto sum = tile.stats(lanes);
-    const float sink = p.sink[head] * log2_e;
+    const float sink = p.sink[head];
     tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);
@@ -137,7 +137,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
         tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA {
             float part = 0.0F;
             for (int i = r; i < seq.q_len; i += lanes) {
-                part -= exp2_fast(sink - base2_lse(saved_lse[i]) - saved_residual[i]) * saved_delta[i];
+                part -= exp2_fast((sink - usable_lse(saved_lse[i])) * log2_e - saved_residual[i]) * saved_delta[i];
             }
             sum[r] += part;
         });

@@ -77,7 +77,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         float weights = 0.0F;
         float sum = 0.0F;
         for (int i = 0; i < params->parts; ++i) {
-            const float weight = exp2_fast((part_lse(*params, row, i) - largest) * log2_e);
+            const float weight = exp_difference(part_lse(*params, row, i), largest);
             weights += weight;
             sum +=
                 weight > 0.0F ? weight * part_value(*params, row, i, x) : 0.0F; // a part without keys may hold anything
@@ -91,7 +91,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         const float largest = largest_lse(*params, row);
         float weights = 0.0F;
         for (int i = 0; i < params->parts; ++i) {
-            weights += exp2_fast((part_lse(*params, row, i) - largest) * log2_e);
+            weights += exp_difference(part_lse(*params, row, i), largest);
         }
         const RowTensor& t = params->lse;
         t.data[merge_offset(*params, row, t.batch, t.head, 1)] =

@@ -1,5 +1,7 @@
 // From a dot product to the logit of the softmax: scale, softcap, ALiBi, bias, mask (the order of design.md).
-// Logits are kept in base 2 (multiplied by log2 e), so that exp becomes exp2 (FlashAttention-2, section 3.1).
+// Logits stay natural; the factor log2 e that turns exp into exp2 (FlashAttention-2, section 3.1) multiplies their
+// difference to the row's maximum instead: with ALiBi over long distances they reach thousands, where one more rounding
+// of the logit itself would show.
 #pragma once
 
 #include "mask.hpp"
@@ -62,7 +64,7 @@ struct Score {
         return key_padding == nullptr || key_padding[j] != 0;
     }
 
-    /// The base-2 logit of (i, j), for a tile that is not masked.
+    /// The logit of (i, j), for a tile that is not masked.
     template <bool modified>
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
@@ -77,10 +79,10 @@ struct Score {
                 s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
             }
         }
-        return s * log2_e;
+        return s;
     }
 
-    /// The base-2 logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before
+    /// The logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before
     /// anything is read for them.
     template <bool modified, bool masked>
     FLASHOMP_INLINE float operator()(float dot, int i, int j) const

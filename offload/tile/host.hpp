@@ -210,13 +210,13 @@ public:
         }
     }
 
-    FLASHOMP_INLINE void exp2_sum(Scores& s, const Stats& base, const Stats& sum)
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
     {
         for (int c = 0; c < s.count; ++c) {
             float* row = s.data + std::ptrdiff_t{c} * s.rows;
 #pragma omp simd
             for (int r = 0; r < rows_; ++r) {
-                const float p = exp2_fast(row[r] - base[r]);
+                const float p = exp_difference(row[r], base[r]);
                 row[r] = p;
                 sum[r] += p;
             }

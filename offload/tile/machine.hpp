@@ -14,7 +14,7 @@
 // A machine decides where the pieces live (registers, cache, team-local memory) and how a crew shares the work.
 // Every operation is called by all threads of the crew. What one thread of the crew wrote, the others see after
 // sync(). Two rules save synchronisation: an element (r, c) of a score tile belongs to the same thread in every
-// multiply, and a row r to the same thread in for_rows, row_max, row_sum and exp2_sum.
+// multiply, and a row r to the same thread in for_rows, row_max, row_sum and exp_sum.
 #pragma once
 
 #include "params.hpp"
@@ -62,7 +62,7 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.accumulate(a, s, t, x);          // a = a·x[r] + s·t
     m.row_max(s, x);                   // x[r] = max(x[r], max over c of s)
     m.row_sum(s, x);                   // x[r] += sum over c of s
-    m.exp2_sum(s, x, x);               // s = 2^(s - x[r]); second: y[r] += sum over c of s
+    m.exp_sum(s, x, x);                // s = e^(s - x[r]); second: y[r] += sum over c of s
     m.for_rows(n, row);                // f(r) for each of n rows
     m.map(s, epilogue);                // s = f(s, r, c), shared out by rows
     m.clear(s);                        // s = 0, shared out as in multiply

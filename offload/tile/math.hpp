@@ -32,6 +32,12 @@ FLASHOMP_INLINE float exp2_fast(float x)
     return x < -125.0F ? 0.0F : result;
 }
 
+/// e^(a - b): the difference first, exact where a and b are close, then the change of base.
+FLASHOMP_INLINE float exp_difference(float a, float b)
+{
+    return exp2_fast((a - b) * log2_e);
+}
+
 /// log2(x) for finite x >= 2^-126, absolute error below 3e-7 for the mantissa part.
 FLASHOMP_INLINE float log2_fast(float x)
 {

@@ -224,7 +224,7 @@ public:
         });
     }
 
-    FLASHOMP_INLINE void exp2_sum(Scores& s, const Stats& base, const Stats& sum)
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
     {
         float* const data = s.data;
         const int stride = s.stride, count = s.count;
@@ -232,7 +232,7 @@ public:
             float total = sum[r];
             const float b = base[r];
             for (int c = 0; c < count; ++c) {
-                const float p = exp2_fast(data[c * stride + r] - b);
+                const float p = exp_difference(data[c * stride + r], b);
                 data[c * stride + r] = p;
                 total += p;
             }
