@@ -69,7 +69,8 @@ struct Partial {
 /// built from it. All three o share a shape, all lse share a shape; `o` may have another dtype than the parts, and both
 /// outputs may be the tensors of part a or b themselves. options: device, machine and threads count.
 /// Throws Error, with nothing written, when an argument is not as documented.
-Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options = {});
+Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
+             const Options& options = {});
 
 /// Writes the mask that a call with this dropout draws: true where a probability is kept. `mask` is a boolean host
 /// tensor [B, Hq, Nq, Nk]; with packed sequences i and j count from the start of each sequence.
