@@ -1,5 +1,6 @@
 // The same inputs give the same bits: run after run, and for any number of host threads.
 #include "support/attention_case.hpp"
+#include "support/features.hpp"
 #include "support/target.hpp"
 
 #include <thread>
@@ -46,6 +47,24 @@ TEST_P(Determinism, AnyNumberOfThreads)
         options.threads = threads;
         static_cast<void>(attention.run(options));
         expect_same_bits(one, attention.take_results());
+    }
+}
+
+TEST_P(Determinism, AnyNumberOfThreadsWithEveryOption)
+{
+    for (const bool packed : {false, true}) {
+        Features features = Features().set() ^ with({Feature::top_left});
+        features.set(static_cast<std::size_t>(Feature::packed), packed);
+        AttentionCase attention = case_with(features, DType::bfloat16, 34);
+        Options options = on_target(attention.options);
+        options.threads = 1;
+        static_cast<void>(attention.run(options));
+        const Results one = attention.take_results();
+        for (const int threads : {1, 2, 3, 8}) {
+            options.threads = threads;
+            static_cast<void>(attention.run(options));
+            expect_same_bits(one, attention.take_results());
+        }
     }
 }
 
