@@ -12,6 +12,12 @@ target_link_options(flashomp_settings INTERFACE ${FLASHOMP_NO_OFFLOAD_FLAGS})
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     # clang 14 calls our alignment of int parameters to vector widths and OpenMP hints it cannot follow warnings.
     target_compile_options(flashomp_settings INTERFACE -Wno-pass-failed -Wno-source-uses-openmp)
+    # LLVM keeps omp_target_alloc() and its like in a library of their own, which -fopenmp alone does not link, in a
+    # folder that the loader does not search.
+    get_filename_component(_llvm_libraries "${OpenMP_omp_LIBRARY}" DIRECTORY)
+    find_library(FLASHOMP_OMPTARGET omptarget HINTS ${_llvm_libraries} REQUIRED)
+    target_link_libraries(flashomp_settings INTERFACE ${FLASHOMP_OMPTARGET})
+    set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 warns about std::string's own memcpy at -O3 (GCC bug 105329).
@@ -50,7 +56,7 @@ function(flashomp_library)
                                                $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_compile_features(flashomp PUBLIC cxx_std_20)
-    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS})
+    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS} ${FLASHOMP_OMPTARGET})
     # -fopenmp brings the tables of GPU functions (crtoffloadbegin.o). Debian builds their reader without -fPIC, so its
     # two addresses are relocated at load time; -z notext says that this is known.
     target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}

@@ -5,9 +5,7 @@
 
 #include <omp.h>
 
-namespace flashomp::offload {
-
-namespace FLASHOMP_ISA {
+namespace flashomp::offload::FLASHOMP_ISA {
 
 // Its own type, so that no two instruction sets share an instantiation the linker could merge.
 struct Isa {
@@ -45,6 +43,4 @@ std::int64_t floats(Pass pass, int resident_rows, int stream_rows, int head_dim,
     return crew_floats<Machine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
 }
 
-} // namespace FLASHOMP_ISA
-
-} // namespace flashomp::offload
+} // namespace flashomp::offload::FLASHOMP_ISA

@@ -50,9 +50,10 @@ struct OnlineSoftmax {
     FLASHOMP_INLINE void finish(Machine& tile, int rows, float* lse)
     {
         tile.for_rows(rows, [=, *this](int r) FLASHOMP_LAMBDA {
-            const bool dead = !(sum[r] > 0.0F);
+            const bool dead = sum[r] == 0.0F; // a NaN is not: it must show
             correction[r] = dead ? 0.0F : 1.0F / sum[r];
-            lse[r] = dead ? -infinity : max[r] + log2_fast(sum[r]) * ln_2;
+            const float alive = sum[r] < infinity ? max[r] + log2_fast(sum[r]) * ln_2 : sum[r];
+            lse[r] = dead ? -infinity : alive;
         });
     }
 };

@@ -23,36 +23,22 @@
 
 namespace flashomp::offload {
 
-// clang-format off: version 14 spreads every requirement over three lines
+// clang-format 14 would spread every requirement over three lines.
+// clang-format off
 template <class M>
 concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t, typename M::Scores s,
                                typename M::Accumulator a, typename M::Stats x, Rows rows, int n,
                                float (*epilogue)(float, int, int), float (*epilogue2)(float, float&, int, int),
-                               float (*factor)(int), void (*row)(int), void (*pair)(int, int))
-{
-    {
-        m.resident_rows()
-        } -> std::same_as<int>; // most rows of a resident block
-    {
-        m.stream_rows()
-        } -> std::same_as<int>; // most rows of a streamed block
+                               float (*factor)(int), void (*row)(int), void (*pair)(int, int)) {
+    { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
+    { m.stream_rows() } -> std::same_as<int>; // most rows of a streamed block
 
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
-    {
-        m.resident(n)
-        } -> std::same_as<typename M::Resident>;
-    {
-        m.stream(n)
-        } -> std::same_as<typename M::Stream>;
-    {
-        m.scores()
-        } -> std::same_as<typename M::Scores>;
-    {
-        m.accumulator(n)
-        } -> std::same_as<typename M::Accumulator>;
-    {
-        m.stats(n)
-        } -> std::same_as<typename M::Stats>;
+    { m.resident(n) } -> std::same_as<typename M::Resident>;
+    { m.stream(n) } -> std::same_as<typename M::Stream>;
+    { m.scores() } -> std::same_as<typename M::Scores>;
+    { m.accumulator(n) } -> std::same_as<typename M::Accumulator>;
+    { m.stats(n) } -> std::same_as<typename M::Stats>;
 
     m.load(r, rows); // from memory, converted to float; rows beyond rows.count read as zero
     m.load(t, rows);

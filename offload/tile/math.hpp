@@ -16,7 +16,7 @@ inline constexpr float infinity = __builtin_huge_valf();
 /// masked score (-inf) becomes exactly 0 and no result is denormal.
 FLASHOMP_INLINE float exp2_fast(float x)
 {
-    const float clamped = x > -125.0F ? x : -125.0F; // also turns -inf into a number: inf - inf below would be NaN
+    const float clamped = x < -125.0F ? -125.0F : x; // -inf becomes a number (inf - inf is NaN); a NaN stays one
     // Adding 1.5·2^23 leaves round(x) in the low mantissa bits.
     const float shifted = clamped + 12582912.0F;
     const float f = clamped - (shifted - 12582912.0F); // in [-1/2, 1/2], exact
@@ -52,7 +52,7 @@ FLASHOMP_INLINE float log2_fast(float x)
     y = y * z2 + 2.0F / 5.0F;
     y = y * z2 + 2.0F / 3.0F;
     y = y * z2 + 2.0F;
-    return static_cast<float>(static_cast<std::int32_t>(e) / (1 << 23)) + y * z * log2_e;
+    return static_cast<float>(static_cast<std::int32_t>(e) >> 23) + y * z * log2_e;
 }
 
 /// tanh(x), relative error below 5e-7.
@@ -67,7 +67,7 @@ FLASHOMP_INLINE float tanh_fast(float x)
     y = y * z + 1.33314422036e-1F;
     y = y * z - 3.33332819422e-1F;
     const float small = y * z * x + x;
-    const float bounded = a < 20.0F ? a : 20.0F; // tanh(20) rounds to 1; keeps exp2 in range
+    const float bounded = a > 20.0F ? 20.0F : a; // tanh(20) rounds to 1; keeps exp2 in range
     const float large = 1.0F - 2.0F / (exp2_fast(2.0F * log2_e * bounded) + 1.0F);
     return a < 0.625F ? small : (x < 0.0F ? -large : large);
 }
