@@ -60,21 +60,21 @@ FLASHOMP_INLINE float usable_lse(float lse)
     return lse == -infinity ? infinity : lse;
 }
 
-/// What the dQ pass makes of dP: leaves dS, and in the other tile what is summed over the row: P, or with a softcap
-/// P∘(dP - D).
+/// What the dQ pass makes of dP: leaves dS, and in the other tile what is summed over the row: P, or P∘(dP - D) where a
+/// softcap makes dS something else.
 template <bool modified, bool masked, class Machine>
 struct QueryGradient {
     ScoreGradient<modified, masked, Machine> gradient;
     typename Machine::Stats lse, delta;
     int i0, j0;
-    bool softcap;
+    bool keeps_shift;
 
     FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c) const
     {
         const float dot = x;
         const float p = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
         const float dropout = gradient.dropout(i0 + r, j0 + c);
-        x = softcap ? gradient.logit(p, dp, delta[r], dropout) : p;
+        x = keeps_shift ? gradient.logit(p, dp, delta[r], dropout) : p;
         return gradient(dot, p, dp, delta[r], dropout);
     }
 };
@@ -115,35 +115,39 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     tile.load(dout, dout_rows);
     tile.row_dot(rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
-    tile.for_rows(block_m, [=](Row r) FLASHOMP_LAMBDA {
+    tile.for_rows([=](Row r) FLASHOMP_LAMBDA {
         lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;
         delta[r] = r < rows ? delta[r] : 0.0F;
         sum[r] = 0.0F;
         shift[r] = 0.0F;
     });
 
-    // With a softcap the sum of dS is no longer that of P∘(dP - D), so s carries that instead of P; bounded logits have
-    // a good LSE.
+    // With a softcap the sum of dS is no longer that of P∘(dP - D), and s can carry only one of that and P. In 16 bits
+    // O, and so D, is what is rounded most; in float32 it is LSE, which ALiBi takes to the hundreds.
     const bool softcap = modified && score.softcap > 0.0F;
+    const bool keeps_shift = softcap && p.element != Element::float32;
+    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
+    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
     const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-        tile.load(k[stage], rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-        tile.load(v[stage], rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+        tile.load(k[stage], slice(all_k, j0, block_n));
+        tile.load(v[stage], slice(all_v, j0, block_n));
     };
     const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         tile.multiply(s, q, k[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
             tile.multiply(ds, dout, v[stage], s,
-                          QueryGradient<modified, false, Machine>{{score}, lse, delta, i0, j0, softcap});
+                          QueryGradient<modified, false, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
         } else {
             tile.multiply(ds, dout, v[stage], s,
-                          QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, softcap});
+                          QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
         }
         tile.sync();
-        if (softcap) {
+        if (keeps_shift) {
             tile.row_sum(s, shift);
         } else {
             tile.row_sum(s, sum);
+        }
+        if (!softcap) {
             tile.row_sum(ds, shift);
         }
         tile.accumulate(dq, ds, k[stage]);
@@ -160,11 +164,12 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     tile.complete(shift);
     tile.for_rows(rows, [=](Row r) FLASHOMP_LAMBDA {
         const float sink_p = has_sink ? exp_difference<Machine>(sink, lse[r]) : 0.0F; // belongs to the row's sum
-        const float keys_p = softcap ? 1.0F - sink_p : sum[r];                        // ΣP over the keys
-        const float all_p = softcap ? 1.0F : sum[r] + sink_p;
+        const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r];                    // ΣP over the keys
+        const float all_p = keeps_shift ? 1.0F : sum[r] + sink_p;
         const bool dead = all_p == 0.0F; // a NaN is not: it must show
+        const float corrected = softcap && !keeps_shift ? delta[r] : (shift[r] + delta[r] * keys_p) / all_p;
         saved_residual[r] = dead ? 0.0F : log2_fast(all_p);
-        saved_delta[r] = dead ? 0.0F : (shift[r] + delta[r] * keys_p) / all_p;
+        saved_delta[r] = dead ? 0.0F : corrected;
         sum[r] = dead ? 0.0F : scale / all_p;
     });
     tile.sync();
@@ -225,14 +230,18 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
 
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
         const Score score(p, seq, work.batch, head);
+        const Rows all_q = rows_of(p, p.q, work.batch, head, seq.q_start, seq.q_len, p.head_dim);
+        const Rows all_dout = rows_of(p, p.dout, work.batch, head, seq.q_start, seq.q_len, p.head_dim_v);
+        const float* const all_lse = row_stats(p.lse, work.batch, head, seq.q_start);
+        const float* const all_delta = row_stats(p.delta, work.batch, head, seq.q_start);
+        const float* const all_residual = row_stats(p.residual, work.batch, head, seq.q_start);
         const auto load = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
-            const int columns = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
-            const std::int64_t first_q = seq.q_start + i0;
-            tile.load(q[stage], rows_of(p, p.q, work.batch, head, first_q, columns, p.head_dim));
-            tile.load(dout[stage], rows_of(p, p.dout, work.batch, head, first_q, columns, p.head_dim_v));
-            tile.load(lse[stage], row_stats(p.lse, work.batch, head, first_q), columns);
-            tile.load(delta[stage], row_stats(p.delta, work.batch, head, first_q), columns);
-            tile.load(residual[stage], row_stats(p.residual, work.batch, head, first_q), columns);
+            const Rows rows_q = slice(all_q, i0, block_m);
+            tile.load(q[stage], rows_q);
+            tile.load(dout[stage], slice(all_dout, i0, block_m));
+            tile.load(lse[stage], all_lse + i0, rows_q.count);
+            tile.load(delta[stage], all_delta + i0, rows_q.count);
+            tile.load(residual[stage], all_residual + i0, rows_q.count);
         };
         const auto compute = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
             tile.multiply(pr, k, q[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });

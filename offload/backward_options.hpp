@@ -75,7 +75,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                 const float* saved_lse = row_stats(p.lse, batch, head, first);
                 const float* saved_delta = row_stats(p.delta, batch, head, first);
                 const float* saved_residual = row_stats(p.residual, batch, head, first);
-                tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
+                tile.for_rows([=](int r) FLASHOMP_LAMBDA {
                     lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;
                     delta[r] = r < rows ? saved_delta[r] : 0.0F;
                     residual[r] = r < rows ? saved_residual[r] : 0.0F;
@@ -130,13 +130,13 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     const int lanes = tile.resident_rows();
     auto sum = tile.row_stats();
     const float sink = p.sink[head];
-    tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
+    tile.for_rows([=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);
         const float* saved_lse = row_stats(p.lse, batch, head, seq.q_start);
         const float* saved_delta = row_stats(p.delta, batch, head, seq.q_start);
         const float* saved_residual = row_stats(p.residual, batch, head, seq.q_start);
-        tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA {
+        tile.for_rows([=](int r) FLASHOMP_LAMBDA {
             float part = 0.0F;
             for (int i = r; i < seq.q_len; i += lanes) {
                 part -= exp2_fast((sink - usable_lse(saved_lse[i])) * log2_e - saved_residual[i]) * saved_delta[i];

@@ -55,26 +55,23 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
 
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
+    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
+    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
     const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-        tile.load(k[stage], rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-        tile.load(v[stage], rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+        tile.load(k[stage], slice(all_k, j0, block_n));
+        tile.load(v[stage], slice(all_v, j0, block_n));
     };
     const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            tile.multiply(s, q, k[stage], [=](float x, Row r, int c) FLASHOMP_LAMBDA {
-                return score.template operator()<modified, false>(x, i0 + r, j0 + c);
-            });
+            tile.multiply(s, q, k[stage], Logit<modified, false>{score, i0, j0});
         } else {
-            tile.multiply(s, q, k[stage], [=](float x, Row r, int c) FLASHOMP_LAMBDA {
-                return score.template operator()<modified, true>(x, i0 + r, j0 + c);
-            });
+            tile.multiply(s, q, k[stage], Logit<modified, true>{score, i0, j0});
         }
         tile.sync();
         softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
-                tile.map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return x * score.dropout(i0 + r, j0 + c); });
+                tile.map(s, DropoutFactor{score, i0, j0});
             }
         }
         tile.sync();

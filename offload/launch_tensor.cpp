@@ -18,6 +18,8 @@ struct TensorConfig {
         fragments = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).fragments,
         stream_rows = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).stream_rows,
         warps = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).warps,
+        second_in_memory = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).second_in_memory,
+        refetch = pass == Pass::backward_key || modified,
         compact = modified,
     };
 };

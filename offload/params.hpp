@@ -117,6 +117,14 @@ FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int he
     return {t.data, batch * t.batch + head * t.head + first * t.row, t.row, count, depth, p.element};
 }
 
+/// At most `most` of the rows, from row `first` on.
+FLASHOMP_INLINE Rows slice(Rows rows, int first, int most)
+{
+    rows.offset += first * rows.stride;
+    rows.count = rows.count - first < most ? rows.count - first : most;
+    return rows;
+}
+
 FLASHOMP_INLINE float* row_stats(const RowTensor& t, int batch, int head, std::int64_t first)
 {
     return t.data + batch * t.batch + head * t.head + first;

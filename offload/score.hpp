@@ -119,6 +119,31 @@ struct Score {
     }
 };
 
+/// Probabilities of one tile after dropout.
+struct DropoutFactor {
+    const Score& score;
+    int i0, j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float p, Row r, int c) const
+    {
+        return p * score.dropout(i0 + r, j0 + c);
+    }
+};
+
+/// The logits of one tile, from the dot products of rows that are queries and columns that are keys.
+template <bool modified, bool masked>
+struct Logit {
+    const Score& score; // a copy of so many fields would not be kept in registers
+    int i0, j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        return score.template operator()<modified, masked>(dot, i0 + r, j0 + c);
+    }
+};
+
 } // namespace flashomp::offload
 
 #pragma omp end declare target

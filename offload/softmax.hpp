@@ -26,7 +26,7 @@ struct OnlineSoftmax {
     FLASHOMP_INLINE explicit OnlineSoftmax(Machine& tile)
         : max(tile.row_stats()), sum(tile.row_stats()), base(tile.row_stats()), correction(tile.row_stats())
     {
-        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA {
+        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
             max[r] = -infinity;
             sum[r] = 0.0F;
             base[r] = 0.0F;
@@ -37,9 +37,9 @@ struct OnlineSoftmax {
     /// factor that moves what was accumulated before to the new maximum. Row work only: no sync inside.
     FLASHOMP_INLINE void update(Machine& tile, typename Machine::Scores& scores)
     {
-        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
+        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
         tile.row_max(scores, max);
-        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA {
+        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
             // (-inf) - (-inf) is NaN: a row that has seen nothing subtracts 0 instead, and e^(-inf) stays 0.
             base[r] = max[r] == -infinity ? 0.0F : max[r];
             correction[r] = exp_difference<Machine>(correction[r], base[r]);

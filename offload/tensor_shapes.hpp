@@ -5,12 +5,13 @@
 
 namespace flashomp::offload {
 
-/// Rows and columns of the tiles of a crew. Registers decide: a lane has 255, and at 4 warps of up to 255 two teams
-/// share a multiprocessor. 16·fragments rows of accumulators, resident operands and two score tiles must fit.
+/// Rows and columns of the tiles of a crew. Registers decide: a lane has 255, and a multiprocessor holds 8 such warps.
+/// 16·fragments rows of accumulators, resident operands and two score tiles must fit.
 struct TensorShape {
     int fragments;   ///< a warp's resident rows, in 16
     int stream_rows; ///< two stages of two streamed blocks must fit team memory
     int warps;
+    bool second_in_memory = false; ///< the second resident block stays in team memory
 
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
@@ -20,11 +21,12 @@ constexpr TensorShape tensor_shape(Pass pass, int depth)
 {
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 32, 4} : TensorShape{1, 16, 4});
+        return depth == 64 ? TensorShape{2, 64, 4} : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 4});
     case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 32, 4} : TensorShape{0, 0, 0});
+        return depth == 64 ? TensorShape{1, 64, 8} : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{0, 0, 0});
     case Pass::backward_key:
-        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 16, 4} : TensorShape{0, 0, 0});
+        return depth == 64 ? TensorShape{1, 64, 8}
+                           : (depth == 128 ? TensorShape{1, 16, 4, true} : TensorShape{0, 0, 0});
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;

@@ -259,6 +259,12 @@ public:
     }
 
     template <class F>
+    FLASHOMP_INLINE void for_rows(F f)
+    {
+        for_rows(resident_rows_, f);
+    }
+
+    template <class F>
     FLASHOMP_INLINE void for_rows(int count, F f)
     {
         for (int r = 0; r < count; ++r) {

@@ -63,7 +63,8 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.exp_sum(s, x, x);                       // s = e^(s - x[r]); second: y[r] += sum over c of s, whole after complete()
     m.complete(x);                            // each row's sum, in every thread that has the row
     m.row_dot(rows, rows, x);                 // x[r] = sum of products of two rows in memory
-    m.for_rows(n, row);                       // f(r) for each of n resident rows
+    m.for_rows(row);                          // f(r) for every resident row
+    m.for_rows(n, row);                       // f(r) for the first n of them
     m.map(s, epilogue);                       // s = f(s, r, c), shared out by rows
     m.store(a, rows, factor);                 // to memory: a[r][:] · f(r), rounded to the tensor's type
     m.sync();                                 // crew barrier, where there is something to wait for

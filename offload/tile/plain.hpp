@@ -285,6 +285,12 @@ public:
     }
 
     template <class F>
+    FLASHOMP_INLINE void for_rows(F f)
+    {
+        for_rows(resident_rows_, f);
+    }
+
+    template <class F>
     FLASHOMP_INLINE void for_rows(int count, F f)
     {
         // Always the same trip count, so that the static schedule gives row r to the same thread every time.

@@ -2,7 +2,9 @@
 //
 // Rules of g++'s nvptx back end (docs/offload.md): every operand is "r", because the host's front end checks
 // constraints first, and typed registers are declared inside; no operand is both read and written. Instructions that
-// need the whole warp together, or that touch memory, are volatile, so that they stay where they are.
+// need the whole warp together, or that touch memory, are volatile, so that they stay in their order. None clobbers
+// "memory": shared memory is reached through these functions alone, and g++ would reload every captured variable and
+// parameter after each.
 #pragma once
 
 #include "params.hpp"
@@ -18,34 +20,43 @@ struct Four {
 };
 
 /// %tid.x: lane of the warp (an OpenMP thread is a warp, so lanes are the x axis of a block).
-FLASHOMP_INLINE int lane()
+FLASHOMP_INLINE unsigned lane()
 {
     std::uint32_t id = 0;
     if (is_nvptx()) {
-        asm("mov.u32 %0, %%tid.x;" : "=r"(id));
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
     }
-    return static_cast<int>(id);
+    return id;
 }
 
 /// %tid.y: warp of the block.
-FLASHOMP_INLINE int warp()
+FLASHOMP_INLINE unsigned warp()
 {
     std::uint32_t id = 0;
     if (is_nvptx()) {
-        asm("mov.u32 %0, %%tid.y;" : "=r"(id));
+        asm volatile("mov.u32 %0, %%tid.y;" : "=r"(id));
     }
-    return static_cast<int>(id);
+    return id;
 }
 
 /// x again, but nothing the compiler computes from it can be moved out of the loop it stands in: what each lane derives
 /// from its number would otherwise be hoisted by the dozen and fill the registers.
-FLASHOMP_INLINE int here(int x)
+FLASHOMP_INLINE unsigned here(unsigned x)
 {
-    std::uint32_t y = static_cast<std::uint32_t>(x);
+    std::uint32_t y = x;
     if (is_nvptx()) {
         asm volatile("mov.u32 %0, %1;" : "=r"(y) : "r"(x));
     }
-    return static_cast<int>(y);
+    return y;
+}
+
+/// Makes the compiler fetch what it needs of parameters and captured variables again after this point, instead of
+/// keeping all of it in registers.
+FLASHOMP_INLINE void refetch()
+{
+    if (is_nvptx()) {
+        asm volatile("" ::: "memory");
+    }
 }
 
 /// cvta.to.shared: the address inside the block's shared memory.
@@ -65,7 +76,7 @@ template <int threads>
 FLASHOMP_INLINE void barrier()
 {
     if (is_nvptx()) {
-        asm volatile("bar.sync 8, %0;" ::"n"(threads) : "memory");
+        asm volatile("bar.sync 8, %0;" ::"n"(threads));
     }
 }
 
@@ -75,8 +86,7 @@ FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int
     if (is_nvptx()) {
         asm volatile(
             "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.cg.shared.global [%0], [g], 16, %2; }" ::"r"(shared),
-            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes)
-            : "memory");
+            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes));
     }
 }
 
@@ -86,8 +96,7 @@ FLASHOMP_INLINE void copy_async_4(std::uint32_t shared, const void* global, int 
     if (is_nvptx()) {
         asm volatile(
             "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.ca.shared.global [%0], [g], 4, %2; }" ::"r"(shared),
-            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes)
-            : "memory");
+            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes));
     }
 }
 
@@ -95,7 +104,7 @@ FLASHOMP_INLINE void copy_async_4(std::uint32_t shared, const void* global, int 
 FLASHOMP_INLINE void copy_commit()
 {
     if (is_nvptx()) {
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.commit_group;" ::);
     }
 }
 
@@ -104,7 +113,7 @@ template <int pending>
 FLASHOMP_INLINE void copy_wait()
 {
     if (is_nvptx()) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+        asm volatile("cp.async.wait_group %0;" ::"n"(pending));
     }
 }
 
@@ -112,7 +121,7 @@ FLASHOMP_INLINE void copy_wait()
 FLASHOMP_INLINE void store_shared_16(std::uint32_t shared, std::uint32_t value)
 {
     if (is_nvptx()) {
-        asm volatile("{ .reg .u16 v; cvt.u16.u32 v, %1; st.shared.u16 [%0], v; }" ::"r"(shared), "r"(value) : "memory");
+        asm volatile("{ .reg .u16 v; cvt.u16.u32 v, %1; st.shared.u16 [%0], v; }" ::"r"(shared), "r"(value));
     }
 }
 
@@ -120,7 +129,7 @@ FLASHOMP_INLINE void store_shared_16(std::uint32_t shared, std::uint32_t value)
 FLASHOMP_INLINE void store_shared_32(std::uint32_t shared, std::uint32_t value)
 {
     if (is_nvptx()) {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(value));
     }
 }
 
@@ -140,8 +149,7 @@ FLASHOMP_INLINE void copy_out_16(void* global, std::uint32_t shared)
     if (is_nvptx()) {
         asm volatile("{ .reg .u64 g; .reg .b32 v<4>; cvta.to.global.u64 g, %0; ld.shared.v4.b32 {v0, v1, v2, v3}, [%1];"
                      " st.global.v4.b32 [g], {v0, v1, v2, v3}; }" ::"r"(reinterpret_cast<unsigned long long>(global)),
-                     "r"(shared)
-                     : "memory");
+                     "r"(shared));
     }
 }
 
@@ -203,6 +211,18 @@ FLASHOMP_INLINE bool any_lane(bool condition)
                      : "r"(static_cast<std::uint32_t>(condition)));
     }
     return any != 0;
+}
+
+/// max.f32: a NaN gives way to the other operand.
+FLASHOMP_INLINE float max(float x, float y)
+{
+    float z = x > y ? x : y;
+    if (is_nvptx()) {
+        asm("{ .reg .f32 a, b; mov.b32 a, %1; mov.b32 b, %2; max.f32 a, a, b; mov.b32 %0, a; }"
+            : "=r"(z)
+            : "r"(x), "r"(y));
+    }
+    return z;
 }
 
 /// ex2.approx.ftz: 2^x, relative error below 2^-22; 0 for -inf.

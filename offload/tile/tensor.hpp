@@ -19,8 +19,9 @@
 namespace flashomp::offload {
 
 /// Config: Math (ptx::BFloat16Math or Float16Math), depth (64, 128 or 256: head_dim and head_dim_v rounded up),
-/// fragments, stream_rows, warps, and compact: whether what is done to each score is so much that its code, written out
-/// for every register, would take the driver minutes to compile.
+/// fragments, stream_rows, warps, second_in_memory: whether the registers hold only the first of two resident blocks,
+/// refetch: whether they are too few for the parameters, and compact: whether what is done to each score is so much
+/// that its code, written out for every register, would take the driver minutes to compile.
 template <class Config>
 class TensorMachine {
 public:
@@ -49,7 +50,9 @@ public:
     using Stage = int;
 
     struct Resident {
-        ptx::Four a[fragments][depth / 16];
+        ptx::Four a[fragments][depth / 16]; ///< fragments of left operands
+        std::uint32_t address;              ///< or where they are fetched from, every time
+        bool in_memory;                     ///< a constant once all is inlined
     };
     struct StreamBlock {
         std::uint32_t address;
@@ -78,8 +81,8 @@ public:
     };
 
     FLASHOMP_INLINE explicit TensorMachine(const void* team_memory)
-        : memory_(ptx::shared_address(team_memory)), next_(memory_), lane_(ptx::lane()),
-          first_row_(ptx::warp() * rows_in_warp), thread_(ptx::warp() * 32 + ptx::lane())
+        : memory_(ptx::shared_address(team_memory)), next_(memory_), last_(memory_ + 2 * stages * block_bytes),
+          lane_(ptx::lane()), warp_(ptx::warp())
     {
     }
 
@@ -88,7 +91,15 @@ public:
 
     static FLASHOMP_INLINE float exp2(float x) { return ptx::exp2_approx(x); }
 
-    FLASHOMP_INLINE Resident resident(int) { return {}; }
+    /// The second one may have to stay in team memory.
+    FLASHOMP_INLINE Resident resident(int)
+    {
+        Resident block;
+        block.in_memory = Config::second_in_memory != 0 && used_residents_ == 1;
+        block.address = last_; // behind what streams, in whole blocks
+        ++used_residents_;
+        return block;
+    }
     FLASHOMP_INLINE Stream stream(int)
     {
         const Stream s{next_};
@@ -105,8 +116,9 @@ public:
     }
     FLASHOMP_INLINE ColumnStats column_stats()
     {
-        const ColumnStats s{next_};
-        next_ += stages * 4 * columns;
+        constexpr int resident_bytes = Config::second_in_memory != 0 ? 2 * rows_in_crew * depth : 0;
+        const ColumnStats s{last_ + resident_bytes + used_column_stats_ * stages * 4 * columns};
+        ++used_column_stats_;
         return s;
     }
 
@@ -114,24 +126,26 @@ public:
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
     {
         constexpr int parts = rows_in_crew / columns;
-        static_assert(parts * columns == rows_in_crew && parts <= 2 * stages);
+        static_assert(parts * columns == rows_in_crew && (parts <= 2 * stages));
+        const std::uint32_t start = block.in_memory ? block.address : memory_;
 #pragma GCC unroll 1
         for (int part = 0; part < parts; ++part) {
             Rows piece = rows;
             piece.offset += part * columns * rows.stride;
             piece.count -= part * columns;
-            load(StreamBlock{memory_ + part * block_bytes}, piece);
+            load(StreamBlock{start + part * block_bytes}, piece);
         }
         ptx::copy_commit();
         ptx::copy_wait<0>();
         ptx::barrier<threads>();
-        const int inner = lane_ % 8;
+        if (block.in_memory) {
+            return;
+        }
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
-            const std::uint32_t base = row_address(first_row_ + 16 * m + lane_ / 8 % 2 * 8 + inner);
 #pragma GCC unroll 64
             for (int k = 0; k < depth / 16; ++k) {
-                block.a[m][k] = ptx::load_matrices(base + panel(2 * k) + ((2 * k % 8) ^ ((lane_ / 16) ^ inner)) * 16);
+                block.a[m][k] = left_operand(start, m, k);
             }
         }
         ptx::barrier<threads>(); // before the next block comes this way
@@ -143,35 +157,39 @@ public:
         constexpr int each = columns * chunks / threads;
         static_assert(each * threads == columns * chunks);
         const auto* const source = static_cast<const std::uint16_t*>(rows.data) + rows.offset;
-        const int thread = ptx::here(thread_);
-        const int chunk = thread % chunks;
-        const int first = thread / chunks;
+        const unsigned thread = ptx::here(warp_ * 32 + lane_);
+        const unsigned chunk = thread % chunks;
+        const unsigned first = thread / chunks;
         if (in_chunks(rows)) {
+            const std::uint16_t* from = source + first * rows.stride + 8 * chunk;
+            const std::int64_t step = threads / chunks * rows.stride;
+            const int reach = 8 * static_cast<int>(chunk) < rows.depth ? rows.count : 0;
 #pragma GCC unroll 64
             for (int i = 0; i < each; ++i) {
-                const int r = first + i * (threads / chunks);
-                const bool there = (r < rows.count) & (8 * chunk < rows.depth);
-                ptx::copy_async_16(element_address(block.address, r, chunk), source + r * rows.stride + 8 * chunk,
-                                   there ? 16 : 0);
+                const unsigned r = first + i * (threads / chunks);
+                ptx::copy_async_16(element_address(block.address, r, chunk), from,
+                                   static_cast<int>(r) < reach ? 16 : 0);
+                from += step;
             }
             return;
         }
 #pragma GCC unroll 1
         for (int i = 0; i < each; ++i) { // rows that no 16-byte copy can read
-            const int r = first + i * (threads / chunks);
+            const unsigned r = first + i * (threads / chunks);
 #pragma GCC unroll 1
-            for (int x = 8 * chunk; x < 8 * chunk + 8; ++x) {
-                const bool there = (r < rows.count) & (x < rows.depth);
-                const std::uint32_t value = there ? source[r * rows.stride + x] : 0U;
-                ptx::store_shared_16(element_address(block.address, r, chunk) + 2 * (x % 8), value);
+            for (unsigned x = 0; x < 8; ++x) {
+                const int column = static_cast<int>(8 * chunk + x);
+                const bool there = (static_cast<int>(r) < rows.count) & (column < rows.depth);
+                const std::uint32_t value = there ? source[r * rows.stride + column] : 0U;
+                ptx::store_shared_16(element_address(block.address, r, chunk) + 2 * x, value);
             }
         }
     }
 
     FLASHOMP_INLINE void load(ColumnStatsBlock block, const float* source, int count)
     {
-        const int c = thread_ % columns; // where there are more threads than columns several copy the same
-        ptx::copy_async_4(block.address + 4 * c, source + c, c < count ? 4 : 0);
+        const unsigned c = (warp_ * 32 + lane_) % columns; // several threads copy the same where there are more
+        ptx::copy_async_4(block.address + 4 * c, source + c, static_cast<int>(c) < count ? 4 : 0);
     }
 
     /// The blocks of `range` in turn: load(j0, stage) starts the next while compute(j0, stage) works on this one.
@@ -183,6 +201,9 @@ public:
         }
         int stage = 1;
         for (int j0 = range.begin - step; j0 < range.end; j0 += step) { // the first round only loads
+            if constexpr (Config::refetch != 0) {
+                ptx::refetch();
+            }
             ptx::copy_wait<0>();
             ptx::barrier<threads>(); // this block is there for all, and nobody reads the other stage any more
             if (j0 + step < range.end) {
@@ -220,9 +241,7 @@ public:
 
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
     {
-        const int lane = ptx::here(lane_);
-        const int inner = lane % 8;
-        const std::uint32_t base = stream.address + ((lane / 8 % 2) * 8 + inner) * 128;
+        const std::uint32_t base = stream.address + along_columns();
 #pragma GCC unroll 64
         for (int k = 0; k < columns / 16; ++k) {
             ptx::Four left[fragments];
@@ -235,8 +254,8 @@ public:
             }
 #pragma GCC unroll 64
             for (int n = 0; n < depth / 16; ++n) {
-                const std::uint32_t swizzled = ((2 * n % 8) ^ ((lane / 16) ^ inner)) * 16;
-                const ptx::Four right = ptx::load_matrices_transposed(base + swizzled + panel(2 * n) + k * 16 * 128);
+                const ptx::Four right =
+                    ptx::load_matrices_transposed(base + chunk_offset(2 * n, lane_ / 16) + k * 16 * 128);
 #pragma GCC unroll 8
                 for (int m = 0; m < fragments; ++m) {
                     Math::multiply_add(a.c[m][2 * n], left[m], right.x[0], right.x[1]);
@@ -270,24 +289,22 @@ public:
 
     FLASHOMP_INLINE void row_max(const Scores& s, const Stats& max)
     {
-        for_scores([&](int m, int n, int e, Row r, int) FLASHOMP_LAMBDA {
-            const float x = s.s[m][n][e];
-            max[r] = x > max[r] ? x : max[r];
-        });
+        reduce(
+            max, [&](int m, int n, int e) FLASHOMP_LAMBDA { return s.s[m][n][e]; },
+            [](float x, float y) FLASHOMP_LAMBDA { return ptx::max(x, y); });
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
-            float x = max.v[slot];
-            const float y = ptx::shuffle_xor<1>(x);
-            x = y > x ? y : x;
-            const float z = ptx::shuffle_xor<2>(x);
-            max.v[slot] = z > x ? z : x;
+            const float x = ptx::max(max.v[slot], ptx::shuffle_xor<1>(max.v[slot]));
+            max.v[slot] = ptx::max(x, ptx::shuffle_xor<2>(x));
         }
     }
 
     /// Sums stay apart in the four lanes of a row until complete().
     FLASHOMP_INLINE void row_sum(const Scores& s, const Stats& sum)
     {
-        for_scores([&](int m, int n, int e, Row r, int) FLASHOMP_LAMBDA { sum[r] += s.s[m][n][e]; });
+        reduce(
+            sum, [&](int m, int n, int e) FLASHOMP_LAMBDA { return s.s[m][n][e]; },
+            [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
     }
 
     FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
@@ -297,11 +314,13 @@ public:
         for (int slot = 0; slot < row_slots; ++slot) {
             scaled[slot] = base.v[slot] * log2_e;
         }
-        for_scores([&](int m, int n, int e, Row r, int) FLASHOMP_LAMBDA {
-            const float p = exp2(__builtin_fmaf(s.s[m][n][e], log2_e, -scaled[r.slot]));
-            s.s[m][n][e] = p;
-            sum[r] += p;
-        });
+        reduce(
+            sum,
+            [&](int m, int n, int e) FLASHOMP_LAMBDA {
+                s.s[m][n][e] = exp2(__builtin_fmaf(s.s[m][n][e], log2_e, -scaled[2 * m + e / 2]));
+                return s.s[m][n][e];
+            },
+            [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
     }
 
     FLASHOMP_INLINE void complete(const Stats& sum)
@@ -311,6 +330,15 @@ public:
             float x = sum.v[slot];
             x += ptx::shuffle_xor<1>(x);
             sum.v[slot] = x + ptx::shuffle_xor<2>(x);
+        }
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void for_rows(const F& f)
+    {
+#pragma GCC unroll 8
+        for (int slot = 0; slot < row_slots; ++slot) {
+            f(Row{row_index(slot), slot});
         }
     }
 
@@ -330,7 +358,7 @@ public:
     {
         const auto* const left = static_cast<const std::uint16_t*>(a.data) + a.offset;
         const auto* const right = static_cast<const std::uint16_t*>(b.data) + b.offset;
-        const int t = lane_ % 4;
+        const int t = static_cast<int>(lane_ % 4);
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
             const int r = row_index(slot);
@@ -363,31 +391,33 @@ public:
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
             const float by = r.index < rows.count ? f(r) : 0.0F;
-            const std::uint32_t base = row_address(r.index) + 4 * (lane_ % 4);
+            const std::uint32_t base = memory_ + row_offset(static_cast<unsigned>(r.index)) + 4 * (lane_ % 4);
 #pragma GCC unroll 64
             for (int n = 0; n < depth / 8; ++n) {
                 const float* const pair = &a.c[slot / 2][n][slot % 2 * 2];
-                ptx::store_shared_32(base + panel(n) + ((n % 8) ^ (r.index % 8)) * 16,
+                ptx::store_shared_32(base + panel(n) + ((n % 8) ^ (lane_ / 4)) * 16,
                                      Math::pack(pair[0] * by, pair[1] * by));
             }
         }
         ptx::barrier<threads>();
         auto* const target = static_cast<std::uint16_t*>(rows.data) + rows.offset;
         constexpr int chunks = depth / 8;
-        const int chunk = thread_ % chunks;
+        const unsigned thread = warp_ * 32 + lane_;
+        const unsigned chunk = thread % chunks;
+        const int column = static_cast<int>(8 * chunk);
         const bool whole = in_chunks(rows);
 #pragma GCC unroll 1
-        for (int r = thread_ / chunks; r < rows.count; r += threads / chunks) {
-            const std::uint32_t from = row_address(r) + panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
+        for (unsigned r = thread / chunks; static_cast<int>(r) < rows.count; r += threads / chunks) {
+            const std::uint32_t from = memory_ + row_offset(r) + panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
             std::uint16_t* const to = target + r * rows.stride;
-            const int end = rows.depth < 8 * chunk + 8 ? rows.depth : 8 * chunk + 8;
-            if (whole && end > 8 * chunk) {
-                ptx::copy_out_16(to + 8 * chunk, from);
+            const int end = rows.depth < column + 8 ? rows.depth : column + 8;
+            if (whole && end > column) {
+                ptx::copy_out_16(to + column, from);
                 continue;
             }
 #pragma GCC unroll 1
-            for (int x = 8 * chunk; x < end; ++x) {
-                to[x] = static_cast<std::uint16_t>(ptx::load_shared_16(from + 2 * (x % 8)));
+            for (int x = column; x < end; ++x) {
+                to[x] = static_cast<std::uint16_t>(ptx::load_shared_16(from + 2 * static_cast<unsigned>(x - column)));
             }
         }
         ptx::barrier<threads>();
@@ -400,16 +430,16 @@ private:
     /// Row of the block that is this lane's `slot`th.
     FLASHOMP_INLINE int row_index(int slot) const
     {
-        return first_row_ + 8 * slot + lane_ / 4;
+        return static_cast<int>(warp_ * rows_in_warp + lane_ / 4) + 8 * slot;
     }
 
     /// f(fragment, 16x8 piece, element, row, column) for every score of this lane.
     template <class F>
     FLASHOMP_INLINE void for_scores(const F& f)
     {
-        const int lane = ptx::here(lane_);
-        const int first_row = first_row_ + lane / 4;
-        const int first_column = 2 * (lane % 4);
+        const unsigned lane = ptx::here(lane_);
+        const int first_row = static_cast<int>(warp_ * rows_in_warp + lane / 4);
+        const int first_column = static_cast<int>(2 * (lane % 4));
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
@@ -423,13 +453,46 @@ private:
         }
     }
 
+    /// x[r] = op(x[r], get() of all of this lane's scores in row r), along four chains that do not wait for each other.
+    template <class Get, class Op>
+    FLASHOMP_INLINE void reduce(const Stats& x, const Get& get, const Op& op)
+    {
+        constexpr int pieces = columns / 8;
+        constexpr int chains = pieces < 4 ? pieces : 4;
+#pragma GCC unroll 8
+        for (int m = 0; m < fragments; ++m) {
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+                float chain[chains];
+#pragma GCC unroll 4
+                for (int i = 0; i < chains; ++i) {
+                    const float first = get(m, i, 2 * half);
+                    chain[i] = op(first, get(m, i, 2 * half + 1));
+                }
+#pragma GCC unroll 64
+                for (int n = chains; n < pieces; ++n) {
+                    const float first = get(m, n, 2 * half);
+                    chain[n % chains] = op(chain[n % chains], op(first, get(m, n, 2 * half + 1)));
+                }
+                float all = x.v[2 * m + half];
+#pragma GCC unroll 4
+                for (int i = 0; i < chains; ++i) {
+                    all = op(all, chain[i]);
+                }
+                x.v[2 * m + half] = all;
+            }
+        }
+    }
+
     /// s = f(s, other, r, c)
     template <class F>
     FLASHOMP_INLINE void each_score(Scores& s, Scores& other, const F& f)
     {
         if constexpr (Config::compact != 0) {
             // A loop over the 16x8 pieces that handles the first and turns the registers round by one.
-            const int lane = ptx::here(lane_);
+            const unsigned lane = ptx::here(lane_);
+            const int first_row = static_cast<int>(warp_ * rows_in_warp + lane / 4);
+            const int first_column = static_cast<int>(2 * (lane % 4));
 #pragma GCC unroll 1
             for (int n = 0; n < columns / 8; ++n) {
 #pragma GCC unroll 8
@@ -437,8 +500,8 @@ private:
 #pragma GCC unroll 4
                     for (int e = 0; e < 4; ++e) {
                         const int slot = 2 * m + e / 2;
-                        s.s[m][0][e] = f(s.s[m][0][e], other.s[m][0][e], Row{first_row_ + lane / 4 + 8 * slot, slot},
-                                         2 * (lane % 4) + 8 * n + e % 2);
+                        s.s[m][0][e] = f(s.s[m][0][e], other.s[m][0][e], Row{first_row + 8 * slot, slot},
+                                         first_column + 8 * n + e % 2);
                     }
                 }
                 rotate(s);
@@ -476,28 +539,53 @@ private:
     }
 
     /// Byte offset of the panel that holds a chunk.
-    static constexpr std::uint32_t panel(int chunk)
+    static constexpr std::uint32_t panel(unsigned chunk)
     {
         return chunk / 8 * columns * 128;
     }
 
     /// Where chunk `chunk` of row r lies: panels of 64 columns, the chunks of each 128-byte row permuted by the row, so
     /// that eight rows of one chunk (what ldmatrix reads) lie in different banks.
-    static FLASHOMP_INLINE std::uint32_t element_address(std::uint32_t block, int r, int chunk)
+    static FLASHOMP_INLINE std::uint32_t element_address(std::uint32_t block, unsigned r, unsigned chunk)
     {
         return block + panel(chunk) + r * 128 + ((chunk % 8) ^ (r % 8)) * 16;
     }
 
-    /// First byte of resident row r on its way through the stages.
-    FLASHOMP_INLINE std::uint32_t row_address(int r) const
+    /// Byte offset of resident row r in blocks of `columns` rows.
+    static constexpr std::uint32_t row_offset(unsigned r)
     {
-        return memory_ + r / columns * block_bytes + r % columns * 128;
+        return r / columns * block_bytes + r % columns * 128;
+    }
+
+    /// The fragment of 16 columns from 16·k on of this warp's rows from 16·m on.
+    FLASHOMP_INLINE ptx::Four left_operand(std::uint32_t start, int m, int k) const
+    {
+        const unsigned first = warp_ * rows_in_warp + 16 * static_cast<unsigned>(m);
+        return ptx::load_matrices(start + row_offset(first) + along_columns() + chunk_offset(2 * k, lane_ / 16));
+    }
+
+    /// The row of a 16x16 piece that this lane names to ldmatrix, in bytes: the four 8x8 matrices in the order down the
+    /// rows first, or along the columns first.
+    FLASHOMP_INLINE std::uint32_t along_columns() const
+    {
+        return (lane_ / 8 % 2 * 8 + lane_ % 8) * 128;
+    }
+    FLASHOMP_INLINE std::uint32_t along_rows() const
+    {
+        return (lane_ / 16 * 8 + lane_ % 8) * 128;
+    }
+
+    /// The chunk this lane names: of a pair of chunks that starts at an even one, the first (0) or the second (1).
+    FLASHOMP_INLINE std::uint32_t chunk_offset(int even, unsigned second) const
+    {
+        const auto chunk = static_cast<unsigned>(even);
+        return panel(chunk) + ((chunk % 8 * 16) ^ ((second ^ (lane_ % 8)) * 16));
     }
 
     template <class F, class Write>
     FLASHOMP_INLINE void store_pairs(const Accumulator& a, const Rows& rows, const F& f, const Write& write)
     {
-        const int t = lane_ % 4;
+        const int t = static_cast<int>(lane_ % 4);
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
@@ -518,9 +606,7 @@ private:
     /// s = block·streamᵀ
     FLASHOMP_INLINE void product(Scores& s, const Resident& block, StreamBlock stream)
     {
-        const int lane = ptx::here(lane_);
-        const int inner = lane % 8;
-        const std::uint32_t base = stream.address + (lane / 16 * 8 + inner) * 128;
+        const std::uint32_t base = stream.address + along_rows();
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
@@ -533,23 +619,29 @@ private:
         }
 #pragma GCC unroll 64
         for (int k = 0; k < depth / 16; ++k) {
-            const std::uint32_t swizzled = ((2 * k % 8) ^ ((lane / 8 % 2) ^ inner)) * 16;
+            ptx::Four left[fragments];
+#pragma GCC unroll 8
+            for (int m = 0; m < fragments; ++m) {
+                left[m] = block.in_memory ? left_operand(block.address, m, k) : block.a[m][k];
+            }
+            const std::uint32_t chunk = base + chunk_offset(2 * k, lane_ / 8 % 2);
 #pragma GCC unroll 64
             for (int n = 0; n < columns / 16; ++n) {
-                const ptx::Four right = ptx::load_matrices(base + swizzled + panel(2 * k) + n * 16 * 128);
+                const ptx::Four right = ptx::load_matrices(chunk + n * 16 * 128);
 #pragma GCC unroll 8
                 for (int m = 0; m < fragments; ++m) {
-                    Math::multiply_add(s.s[m][2 * n], block.a[m][k], right.x[0], right.x[1]);
-                    Math::multiply_add(s.s[m][2 * n + 1], block.a[m][k], right.x[2], right.x[3]);
+                    Math::multiply_add(s.s[m][2 * n], left[m], right.x[0], right.x[1]);
+                    Math::multiply_add(s.s[m][2 * n + 1], left[m], right.x[2], right.x[3]);
                 }
             }
         }
     }
 
     std::uint32_t memory_; ///< the crew's; streams come first in it
-    std::uint32_t next_;   ///< not yet given out
-    int lane_, first_row_, thread_;
-    int used_stats_ = 0;
+    std::uint32_t next_;   ///< where the next stream begins
+    std::uint32_t last_;   ///< behind the two streams of a pass
+    unsigned lane_, warp_;
+    int used_stats_ = 0, used_column_stats_ = 0, used_residents_ = 0;
     float row_stats_[most_row_stats * row_slots];
 };
 
