@@ -44,7 +44,8 @@ TEST_F(BadInput, ValuesThatAreNotAllowed)
         {"--dtype", "half"},         {"--backend", "openacc"},     {"--device", "gpu"},  {"--device", "-1"},
         {"--device", "99999999999"}, {"--machine", "tensor"},      {"--threads", "0"},   {"--threads", "-3"},
         {"--threads", "two"},        {"--layout", "sbhd"},         {"--seed", "-1"},     {"--offset", "1.5"},
-        {"--softcap", "warm"},       {"--dropout", "half"}};
+        {"--softcap", "warm"},       {"--dropout", "half"},        {"--scale", "1e39"},  {"--scale", "1e-46"},
+        {"--softcap", "1e39"},       {"--softcap", "1e-46"}};
     const Arguments problem = small_problem("forward");
     for (const auto& [option, value] : values) {
         expect_refused(problem + Arguments{"--out", out(), option, value}, option.substr(2));

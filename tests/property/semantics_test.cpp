@@ -184,7 +184,7 @@ TEST_P(Semantics, SoftcapToInfinityIsNoSoftcap)
 {
     AttentionCase attention({1, 4, 2, 60, 80, 32, 32}, DType::float32, 906);
     const Results none = run(attention);
-    for (const double softcap : {1e5, 1e8, 1e20, 1e30, 1e300}) {
+    for (const double softcap : {1e5, 1e8, 1e20, 1e30, 3.4e38}) {
         SCOPED_TRACE(softcap);
         attention.options.softcap = softcap;
         expect_near(run(attention), none);
