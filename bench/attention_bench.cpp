@@ -94,7 +94,7 @@ int main(int argc, char** argv)
         {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
     const std::map<std::string, Backend> backends{{"openmp", Backend::openmp}, {"reference", Backend::reference}};
     const std::map<std::string, Machine> machines{
-        {"auto", Machine::automatic}, {"host", Machine::host}, {"plain", Machine::plain}};
+        {"auto", Machine::automatic}, {"host", Machine::host}, {"plain", Machine::plain}, {"tensor", Machine::tensor}};
     const std::map<std::string, Device::Kind> kinds{{"host", Device::Kind::host}, {"gpu", Device::Kind::gpu}};
     setup.options.backend = Backend::openmp;
     setup.options.device.kind = Device::Kind::host;
@@ -104,7 +104,8 @@ int main(int argc, char** argv)
     app.add_option("--direction", setup.directions, "forward, backward or both")
         ->check(CLI::IsMember({"forward", "backward"}));
     app.add_option("--backend", setup.options.backend, "openmp or reference")->transform(CLI::Transformer(backends));
-    app.add_option("--machine", setup.options.machine, "auto, host or plain")->transform(CLI::Transformer(machines));
+    app.add_option("--machine", setup.options.machine, "auto, host, plain or tensor")
+        ->transform(CLI::Transformer(machines));
     app.add_option("--device", setup.options.device.kind, "host or gpu (device 0)")->transform(CLI::Transformer(kinds));
     std::vector<int> blocks;
     Tiling& tiling = setup.options.tiling;

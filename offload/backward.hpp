@@ -20,13 +20,13 @@ namespace flashomp::offload {
 
 /// P and dS of one element from its dot product and dP. residual is base 2; an lse of +inf stands for a row without
 /// keys.
-template <bool modified, bool masked>
+template <bool modified, bool masked, class Machine>
 struct ScoreGradient {
-    Score score;
+    const Score& score; // a copy of so many fields would not be kept in registers
 
     FLASHOMP_INLINE float probability(float dot, float lse, float residual, int i, int j) const
     {
-        return exp2_fast((score.template operator()<modified, masked>(dot, i, j) - lse) * log2_e - residual);
+        return Machine::exp2((score.template operator()<modified, masked>(dot, i, j) - lse) * log2_e - residual);
     }
 
     /// d(loss)/d(logit after softcap, ALiBi and bias); dp is the gradient of the probability after dropout.
@@ -60,24 +60,31 @@ FLASHOMP_INLINE float usable_lse(float lse)
     return lse == -infinity ? infinity : lse;
 }
 
-/// D_i = Σ_x dO_ix · O_ix of rows that the crew shares out (FlashAttention-2, Algorithm 2, line 4).
-template <class Machine>
-FLASHOMP_INLINE void row_delta(Machine& tile, const Rows& o, const Rows& dout, typename Machine::Stats delta)
-{
-    tile.for_rows(o.count, [=](int r) FLASHOMP_LAMBDA {
-        float sum = 0.0F;
-        for (int x = 0; x < o.depth; ++x) {
-            sum += read_element(o.data, o.element, o.offset + r * o.stride + x) *
-                   read_element(dout.data, dout.element, dout.offset + r * dout.stride + x);
-        }
-        delta[r] = sum;
-    });
-}
+/// What the dQ pass makes of dP: leaves dS, and in the other tile what is summed over the row: P, or with a softcap
+/// P∘(dP - D).
+template <bool modified, bool masked, class Machine>
+struct QueryGradient {
+    ScoreGradient<modified, masked, Machine> gradient;
+    typename Machine::Stats lse, delta;
+    int i0, j0;
+    bool softcap;
+
+    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c) const
+    {
+        const float dot = x;
+        const float p = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+        const float dropout = gradient.dropout(i0 + r, j0 + c);
+        x = softcap ? gradient.logit(p, dp, delta[r], dropout) : p;
+        return gradient(dot, p, dp, delta[r], dropout);
+    }
+};
 
 /// dQ and D of one query block.
 template <bool modified, class Machine>
 FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const WorkItem& work)
 {
+    using Row = typename Machine::Row;
+    using Stage = typename Machine::Stage;
     const Sequence seq = sequence(p, work.batch);
     const int block_m = tile.resident_rows();
     const int block_n = tile.stream_rows();
@@ -97,59 +104,40 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     auto s = tile.scores();
     auto ds = tile.scores();
     auto dq = tile.accumulator(p.head_dim);
-    auto lse = tile.stats(block_m);
-    auto delta = tile.stats(block_m);
-    auto sum = tile.stats(block_m);   // ΣP
-    auto shift = tile.stats(block_m); // Σ P∘(dP - D)
+    auto lse = tile.row_stats();
+    auto delta = tile.row_stats();
+    auto sum = tile.row_stats();   // ΣP
+    auto shift = tile.row_stats(); // Σ P∘(dP - D)
 
+    // D_i = Σ_x dO_ix · O_ix (FlashAttention-2, Algorithm 2, line 4)
     const Rows dout_rows = rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, first, rows, p.head_dim));
     tile.load(dout, dout_rows);
-    row_delta(tile, rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
+    tile.row_dot(rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
-    float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
-    const bool has_sink = p.sink != nullptr;
-    const float sink = has_sink ? p.sink[work.head] : 0.0F;
-    tile.for_rows(block_m, [=](int r) FLASHOMP_LAMBDA {
+    tile.for_rows(block_m, [=](Row r) FLASHOMP_LAMBDA {
+        lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;
+        delta[r] = r < rows ? delta[r] : 0.0F;
         sum[r] = 0.0F;
         shift[r] = 0.0F;
-        if (r < rows) {
-            lse[r] = usable_lse(saved_lse[r]);
-            sum[r] = has_sink ? exp_difference(sink, lse[r]) : 0.0F; // a sink's probability belongs to the row's sum
-        } else {
-            lse[r] = infinity;
-            delta[r] = 0.0F;
-        }
     });
 
     // With a softcap the sum of dS is no longer that of P∘(dP - D), so s carries that instead of P; bounded logits have
     // a good LSE.
     const bool softcap = modified && score.softcap > 0.0F;
-    const Range keys = score.band.keys(i0, i0 + rows);
-    for (int j0 = keys.begin / block_n * block_n; j0 < keys.end; j0 += block_n) {
+    const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-        tile.load(k, rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-        tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
-        tile.sync();
-        tile.multiply(s, q, k, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
+        tile.load(k[stage], rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
+        tile.load(v[stage], rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+    };
+    const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
+        tile.multiply(s, q, k[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            const ScoreGradient<modified, false> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
-                const float dot = x;
-                const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
-                const float dropout = gradient.dropout(i0 + r, j0 + c);
-                x = softcap ? gradient.logit(p_rc, dp, delta[r], dropout) : p_rc;
-                return gradient(dot, p_rc, dp, delta[r], dropout);
-            });
+            tile.multiply(ds, dout, v[stage], s,
+                          QueryGradient<modified, false, Machine>{{score}, lse, delta, i0, j0, softcap});
         } else {
-            const ScoreGradient<modified, true> gradient{score};
-            tile.multiply(ds, dout, v, s, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
-                const float dot = x;
-                const float p_rc = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
-                const float dropout = gradient.dropout(i0 + r, j0 + c);
-                x = softcap ? gradient.logit(p_rc, dp, delta[r], dropout) : p_rc;
-                return gradient(dot, p_rc, dp, delta[r], dropout);
-            });
+            tile.multiply(ds, dout, v[stage], s,
+                          QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, softcap});
         }
         tile.sync();
         if (softcap) {
@@ -158,30 +146,57 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
             tile.row_sum(s, sum);
             tile.row_sum(ds, shift);
         }
-        tile.accumulate(dq, ds, k);
-        tile.sync(); // before the next key block overwrites k and v
-    }
+        tile.accumulate(dq, ds, k[stage]);
+    };
+    const Range keys = score.band.keys(i0, i0 + rows);
+    tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, compute);
+
     const float scale = p.scale;
+    const bool has_sink = p.sink != nullptr;
+    const float sink = has_sink ? p.sink[work.head] : 0.0F;
+    float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
     float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
-    tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
-        const float sink_p = has_sink ? exp_difference(sink, lse[r]) : 0.0F;
-        const float keys_p = softcap ? 1.0F - sink_p : sum[r] - sink_p; // ΣP over the keys
-        const float all_p = softcap ? 1.0F : sum[r];
-        const bool dead = !(all_p > 0.0F);
+    tile.complete(sum);
+    tile.complete(shift);
+    tile.for_rows(rows, [=](Row r) FLASHOMP_LAMBDA {
+        const float sink_p = has_sink ? exp_difference<Machine>(sink, lse[r]) : 0.0F; // belongs to the row's sum
+        const float keys_p = softcap ? 1.0F - sink_p : sum[r];                        // ΣP over the keys
+        const float all_p = softcap ? 1.0F : sum[r] + sink_p;
+        const bool dead = all_p == 0.0F; // a NaN is not: it must show
         saved_residual[r] = dead ? 0.0F : log2_fast(all_p);
         saved_delta[r] = dead ? 0.0F : (shift[r] + delta[r] * keys_p) / all_p;
         sum[r] = dead ? 0.0F : scale / all_p;
     });
     tile.sync();
     tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim),
-               [=](int r) FLASHOMP_LAMBDA { return sum[r]; });
+               [=](Row r) FLASHOMP_LAMBDA { return sum[r]; });
     tile.sync();
 }
+
+/// What the dK/dV pass makes of dP: leaves dS, and in the other tile the P that dV sums. Rows are keys here, columns
+/// queries.
+template <bool modified, bool masked, class Machine>
+struct KeyGradient {
+    ScoreGradient<modified, masked, Machine> gradient;
+    typename Machine::ColumnStatsBlock lse, delta, residual;
+    int i0, j0;
+
+    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c) const
+    {
+        const float dot = x;
+        const float p = gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r);
+        const float dropout = gradient.dropout(i0 + c, j0 + r);
+        x = p * dropout;
+        return gradient(dot, p, dp, delta[c], dropout);
+    }
+};
 
 /// dK and dV of one key block: sums over the query heads of its group and all query blocks, in that order.
 template <bool modified, class Machine>
 FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const WorkItem& work)
 {
+    using Row = typename Machine::Row;
+    using Stage = typename Machine::Stage;
     const Sequence seq = sequence(p, work.batch);
     const int block_n = tile.resident_rows();
     const int block_m = tile.stream_rows();
@@ -201,62 +216,48 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     auto ds = tile.scores();
     auto dk = tile.accumulator(p.head_dim);
     auto dv = tile.accumulator(p.head_dim_v);
-    auto lse = tile.stats(block_m);
-    auto delta = tile.stats(block_m);
-    auto residual = tile.stats(block_m);
+    auto lse = tile.column_stats();
+    auto delta = tile.column_stats();
+    auto residual = tile.column_stats();
 
     tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
     tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
 
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
         const Score score(p, seq, work.batch, head);
-        const Range queries = score.band.queries(j0, j0 + rows);
-        for (int i0 = queries.begin / block_m * block_m; i0 < queries.end; i0 += block_m) {
+        const auto load = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
             const int columns = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
             const std::int64_t first_q = seq.q_start + i0;
-            tile.load(q, rows_of(p, p.q, work.batch, head, first_q, columns, p.head_dim));
-            tile.load(dout, rows_of(p, p.dout, work.batch, head, first_q, columns, p.head_dim_v));
-            const float* saved_lse = row_stats(p.lse, work.batch, head, first_q);
-            const float* saved_delta = row_stats(p.delta, work.batch, head, first_q);
-            const float* saved_residual = row_stats(p.residual, work.batch, head, first_q);
-            tile.for_rows(block_m, [=](int c) FLASHOMP_LAMBDA {
-                lse[c] = c < columns ? usable_lse(saved_lse[c]) : infinity;
-                delta[c] = c < columns ? saved_delta[c] : 0.0F;
-                residual[c] = c < columns ? saved_residual[c] : 0.0F;
-            });
-            tile.sync();
-            tile.multiply(pr, k, q, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
+            tile.load(q[stage], rows_of(p, p.q, work.batch, head, first_q, columns, p.head_dim));
+            tile.load(dout[stage], rows_of(p, p.dout, work.batch, head, first_q, columns, p.head_dim_v));
+            tile.load(lse[stage], row_stats(p.lse, work.batch, head, first_q), columns);
+            tile.load(delta[stage], row_stats(p.delta, work.batch, head, first_q), columns);
+            tile.load(residual[stage], row_stats(p.residual, work.batch, head, first_q), columns);
+        };
+        const auto compute = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
+            tile.multiply(pr, k, q[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });
             if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-                const ScoreGradient<modified, false> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
-                    const float dot = x;
-                    const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
-                    const float dropout = gradient.dropout(i0 + c, j0 + r);
-                    x = p_rc * dropout; // what dV sums
-                    return gradient(dot, p_rc, dp, delta[c], dropout);
-                });
+                tile.multiply(
+                    ds, v, dout[stage], pr,
+                    KeyGradient<modified, false, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
             } else {
-                const ScoreGradient<modified, true> gradient{score};
-                tile.multiply(ds, v, dout, pr, [=](float dp, float& x, int r, int c) FLASHOMP_LAMBDA {
-                    const float dot = x;
-                    const float p_rc = gradient.probability(dot, lse[c], residual[c], i0 + c, j0 + r);
-                    const float dropout = gradient.dropout(i0 + c, j0 + r);
-                    x = p_rc * dropout; // what dV sums
-                    return gradient(dot, p_rc, dp, delta[c], dropout);
-                });
+                tile.multiply(
+                    ds, v, dout[stage], pr,
+                    KeyGradient<modified, true, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
             }
             tile.sync();
-            tile.accumulate(dv, pr, dout);
-            tile.accumulate(dk, ds, q);
-            tile.sync(); // before the next query block overwrites q and dout
-        }
+            tile.accumulate(dv, pr, dout[stage]);
+            tile.accumulate(dk, ds, q[stage]);
+        };
+        const Range queries = score.band.queries(j0, j0 + rows);
+        tile.for_blocks({queries.begin / block_m * block_m, queries.end}, block_m, load, compute);
     }
     tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
     const float scale = p.scale;
     tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim),
-               [=](int) FLASHOMP_LAMBDA { return scale; });
+               [=](Row) FLASHOMP_LAMBDA { return scale; });
     tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v),
-               [](int) FLASHOMP_LAMBDA { return 1.0F; });
+               [](Row) FLASHOMP_LAMBDA { return 1.0F; });
     tile.sync();
 }
 

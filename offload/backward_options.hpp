@@ -26,9 +26,10 @@ struct BiasBlocks {
 
 /// dbias of one block of the bias: Σ dS over everything that reads the block, in the order batch, head, query block,
 /// key block.
-template <class Machine>
+template <SummingMachine Machine>
 FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::int64_t index)
 {
+    using Stage = typename Machine::Stage;
     const int block_m = tile.resident_rows();
     const int block_n = tile.stream_rows();
     const BiasBlocks blocks(p, block_m, block_n);
@@ -44,9 +45,9 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
     auto s = tile.scores();
     auto ds = tile.scores();
     auto total = tile.scores();
-    auto lse = tile.stats(block_m);
-    auto delta = tile.stats(block_m);
-    auto residual = tile.stats(block_m);
+    auto lse = tile.row_stats();
+    auto delta = tile.row_stats();
+    auto residual = tile.row_stats();
     tile.clear(total);
 
     const int last_batch = blocks.over_batch ? p.batch : bias_batch + 1;
@@ -57,7 +58,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
         const int last_row = blocks.over_query || first_row + block_m > seq.q_len ? seq.q_len : first_row + block_m;
         for (int head = bias_head; head < last_head; ++head) {
             const Score score(p, seq, batch, head);
-            const ScoreGradient<true, true> gradient{score};
+            const ScoreGradient<true, true, Machine> gradient{score};
             const int head_kv = head / (p.heads_q / p.heads_kv);
             for (int i0 = first_row; i0 < last_row; i0 += block_m) {
                 const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
@@ -79,19 +80,20 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                     delta[r] = r < rows ? saved_delta[r] : 0.0F;
                     residual[r] = r < rows ? saved_residual[r] : 0.0F;
                 });
-                for (int j0 = first_key; j0 < last_key; j0 += block_n) {
+                const auto load_keys = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
                     const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-                    tile.load(k, rows_of(p, p.k, batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-                    tile.load(v, rows_of(p, p.v, batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
-                    tile.sync();
-                    tile.multiply(s, q, k, [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
-                    tile.multiply(ds, dout, v, s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
+                    tile.load(k[stage], rows_of(p, p.k, batch, head_kv, seq.k_start + j0, columns, p.head_dim));
+                    tile.load(v[stage], rows_of(p, p.v, batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+                };
+                const auto add = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
+                    tile.multiply(s, q, k[stage], [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
+                    tile.multiply(ds, dout, v[stage], s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
                         const float prob = gradient.probability(dot, lse[r], residual[r], i0 + r, j0 + c);
                         return gradient.logit(prob, dp, delta[r], gradient.dropout(i0 + r, j0 + c));
                     });
                     tile.add(total, ds);
-                    tile.sync(); // before the next block overwrites what this one reads
-                }
+                };
+                tile.for_blocks({first_key, last_key}, block_n, load_keys, add);
             }
         }
     }
@@ -126,7 +128,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
 {
     const int head = static_cast<int>(index);
     const int lanes = tile.resident_rows();
-    auto sum = tile.stats(lanes);
+    auto sum = tile.row_stats();
     const float sink = p.sink[head];
     tile.for_rows(lanes, [=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {

@@ -51,22 +51,22 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     auto o = tile.accumulator(p.head_dim_v);
     OnlineSoftmax<Machine> softmax(tile);
 
-    const bool has_sink = p.sink != nullptr && work.split == 0;
-    softmax.start(tile, has_sink, has_sink ? p.sink[work.head] : 0.0F);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
 
-    const Range keys = split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits);
-    for (int j0 = keys.begin; j0 < keys.end; j0 += block_n) {
+    using Row = typename Machine::Row;
+    using Stage = typename Machine::Stage;
+    const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-        tile.load(k, rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-        tile.load(v, rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
-        tile.sync();
+        tile.load(k[stage], rows_of(p, p.k, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim));
+        tile.load(v[stage], rows_of(p, p.v, work.batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+    };
+    const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            tile.multiply(s, q, k, [=](float x, int r, int c) FLASHOMP_LAMBDA {
+            tile.multiply(s, q, k[stage], [=](float x, Row r, int c) FLASHOMP_LAMBDA {
                 return score.template operator()<modified, false>(x, i0 + r, j0 + c);
             });
         } else {
-            tile.multiply(s, q, k, [=](float x, int r, int c) FLASHOMP_LAMBDA {
+            tile.multiply(s, q, k[stage], [=](float x, Row r, int c) FLASHOMP_LAMBDA {
                 return score.template operator()<modified, true>(x, i0 + r, j0 + c);
             });
         }
@@ -74,13 +74,13 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
-                tile.map(s, [=](float x, int r, int c) FLASHOMP_LAMBDA { return x * score.dropout(i0 + r, j0 + c); });
+                tile.map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return x * score.dropout(i0 + r, j0 + c); });
             }
         }
         tile.sync();
-        tile.accumulate(o, s, v, softmax.correction);
-        tile.sync(); // before the next key block overwrites k and v
-    }
+        tile.accumulate(o, s, v[stage], softmax.correction);
+    };
+    tile.for_blocks(split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits), block_n, load, compute);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
@@ -91,9 +91,10 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         target = {p.partial_o, row * p.head_dim_v, p.head_dim_v, rows, p.head_dim_v, Element::float32};
         lse = p.partial_lse.data + row;
     }
-    softmax.finish(tile, rows, lse);
+    const bool has_sink = p.sink != nullptr && work.split == 0;
+    softmax.finish(tile, rows, has_sink, has_sink ? p.sink[work.head] : 0.0F, lse);
     tile.sync();
-    tile.store(o, target, [=](int r) FLASHOMP_LAMBDA { return softmax.correction[r]; });
+    tile.store(o, target, [=](Row r) FLASHOMP_LAMBDA { return softmax.correction[r]; });
     tile.sync();
 }
 

@@ -28,6 +28,7 @@ struct Launch {
     int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
     std::int64_t crew_floats = 0; ///< memory of one crew
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
+    int depth = 0;                ///< tensor machine: head_dim and head_dim_v, rounded up to what it is compiled for
     int device = -1;              ///< OpenMP device of a target region; -1 the host
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
@@ -53,6 +54,12 @@ const std::vector<HostIsa>& host_isas();
 
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
 Ran run_plain(const Params& params, const Launch& launch);
+
+/// A pass on the tensor-core machine: bfloat16 and float16, on a device from sm_80 (what this library is built for).
+Ran run_tensor(const Params& params, const Launch& launch);
+
+/// Whether this build has the tensor-core machine.
+bool has_tensor_machine();
 
 /// A merge, as a target region on `device` (-1: on the host).
 Ran run_merge(const MergeParams& params, int device, int threads);

@@ -14,7 +14,7 @@ struct Isa {
     static constexpr int register_vectors = FLASHOMP_REGISTER_VECTORS;
 };
 using Machine = HostMachine<Isa>;
-static_assert(TileMachine<Machine>);
+static_assert(SummingMachine<Machine>);
 
 template <Pass pass, bool modified>
 static void run_pass(const Params& params, const Launch& launch)

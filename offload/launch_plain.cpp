@@ -8,7 +8,7 @@
 
 namespace flashomp::offload {
 
-static_assert(TileMachine<PlainMachine>);
+static_assert(SummingMachine<PlainMachine>);
 
 #pragma omp declare target
 /// What one thread of a crew does: its team's share of the work, together with the others of its team.

@@ -7,26 +7,28 @@
 
 namespace flashomp::offload {
 
+/// e^(a - b) by the machine's own exp2.
+template <class Machine>
+FLASHOMP_INLINE float exp_difference(float a, float b)
+{
+    return Machine::exp2((a - b) * log2_e);
+}
+
 /// Running maximum m and denominator l of every resident row.
 ///
 /// After each update, with s the logits seen so far: m = max(s), l = Σ e^(s - m), and the accumulator
 /// holds Σ e^(s - m)·v. Rows that have seen only masked keys have m = -inf, l = 0.
 template <class Machine>
 struct OnlineSoftmax {
+    using Row = typename Machine::Row;
     typename Machine::Stats max, sum, base, correction;
 
     FLASHOMP_INLINE explicit OnlineSoftmax(Machine& tile)
-        : max(tile.stats(tile.resident_rows())), sum(tile.stats(tile.resident_rows())),
-          base(tile.stats(tile.resident_rows())), correction(tile.stats(tile.resident_rows()))
+        : max(tile.row_stats()), sum(tile.row_stats()), base(tile.row_stats()), correction(tile.row_stats())
     {
-    }
-
-    /// A sink is a logit without a value: it starts the row instead of a first key.
-    FLASHOMP_INLINE void start(Machine& tile, bool has_sink, float sink)
-    {
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA {
-            max[r] = has_sink ? sink : -infinity;
-            sum[r] = has_sink && sink > -infinity ? 1.0F : 0.0F;
+        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA {
+            max[r] = -infinity;
+            sum[r] = 0.0F;
             base[r] = 0.0F;
         });
     }
@@ -35,24 +37,30 @@ struct OnlineSoftmax {
     /// factor that moves what was accumulated before to the new maximum. Row work only: no sync inside.
     FLASHOMP_INLINE void update(Machine& tile, typename Machine::Scores& scores)
     {
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
+        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
         tile.row_max(scores, max);
-        tile.for_rows(tile.resident_rows(), [=, *this](int r) FLASHOMP_LAMBDA {
+        tile.for_rows(tile.resident_rows(), [=, *this](Row r) FLASHOMP_LAMBDA {
             // (-inf) - (-inf) is NaN: a row that has seen nothing subtracts 0 instead, and e^(-inf) stays 0.
             base[r] = max[r] == -infinity ? 0.0F : max[r];
-            correction[r] = exp_difference(correction[r], base[r]);
+            correction[r] = exp_difference<Machine>(correction[r], base[r]);
             sum[r] *= correction[r];
         });
         tile.exp_sum(scores, base, sum);
     }
 
-    /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to.
-    FLASHOMP_INLINE void finish(Machine& tile, int rows, float* lse)
+    /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to. A sink
+    /// is one more logit, without a value.
+    FLASHOMP_INLINE void finish(Machine& tile, int rows, bool has_sink, float sink, float* lse)
     {
-        tile.for_rows(rows, [=, *this](int r) FLASHOMP_LAMBDA {
-            const bool dead = sum[r] == 0.0F; // a NaN is not: it must show
-            correction[r] = dead ? 0.0F : 1.0F / sum[r];
-            const float alive = sum[r] < infinity ? max[r] + log2_fast(sum[r]) * ln_2 : sum[r];
+        tile.complete(sum);
+        tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA {
+            const float above = has_sink && sink > max[r] ? sink : max[r];
+            const float top = above == -infinity ? 0.0F : above;
+            const float move = exp_difference<Machine>(max[r], top);
+            const float l = sum[r] * move + (has_sink ? exp_difference<Machine>(sink, top) : 0.0F);
+            const bool dead = l == 0.0F; // a NaN is not: it must show
+            correction[r] = dead ? 0.0F : move / l;
+            const float alive = l < infinity ? top + log2_fast(l) * ln_2 : l;
             lse[r] = dead ? -infinity : alive;
         });
     }

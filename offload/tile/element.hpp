@@ -102,6 +102,17 @@ FLASHOMP_INLINE void write_element(void* data, Element element, std::int64_t ind
     static_cast<float*>(data)[index] = value;
 }
 
+/// The sum of products of row r of `a` and of `b`.
+FLASHOMP_INLINE float dot_product(const Rows& a, const Rows& b, int r)
+{
+    float sum = 0.0F;
+    for (int x = 0; x < a.depth; ++x) {
+        sum += read_element(a.data, a.element, a.offset + r * a.stride + x) *
+               read_element(b.data, b.element, b.offset + r * b.stride + x);
+    }
+    return sum;
+}
+
 } // namespace flashomp::offload
 
 #pragma omp end declare target

@@ -19,6 +19,9 @@ class HostMachine {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
 
+    using Row = int;
+    struct Stage {}; ///< one: a block is loaded when it is needed
+
     struct Resident {
         float* data; ///< [depth][rows]: transposed
         int depth, rows;
@@ -26,6 +29,7 @@ public:
     struct Stream {
         float* data; ///< [count][padded depth]
         int depth, padded, count;
+        FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
     };
     struct Scores {
         float* data; ///< [c][r]
@@ -39,7 +43,10 @@ public:
     struct Stats {
         float* data;
         FLASHOMP_INLINE float& operator[](int r) const { return data[r]; }
+        FLASHOMP_INLINE const Stats& operator[](Stage) const { return *this; }
     };
+    using ColumnStats = Stats;
+    using ColumnStatsBlock = Stats;
 
     /// `memory` is the crew's own, 64-byte aligned and as large as *_floats() in forward.hpp and backward.hpp say.
     HostMachine(float* memory, int resident_rows, int stream_rows)
@@ -81,7 +88,10 @@ public:
         }
         return a;
     }
-    FLASHOMP_INLINE Stats stats(int rows) { return {take(stats_floats(rows))}; }
+    FLASHOMP_INLINE Stats row_stats() { return {take(stats_floats(resident_rows_))}; }
+    FLASHOMP_INLINE ColumnStats column_stats() { return {take(stats_floats(stream_rows_))}; }
+
+    static FLASHOMP_INLINE float exp2(float x) { return exp2_fast(x); }
 
     void load(Resident& block, const Rows& rows)
     {
@@ -112,6 +122,22 @@ public:
                 }
             }
         });
+    }
+
+    FLASHOMP_INLINE void load(const ColumnStats& stats, const float* source, int count)
+    {
+        for (int c = 0; c < stream_rows_; ++c) {
+            stats[c] = c < count ? source[c] : 0.0F;
+        }
+    }
+
+    template <class Load, class Compute>
+    FLASHOMP_INLINE void for_blocks(Range range, int step, Load load_block, Compute compute)
+    {
+        for (int j0 = range.begin; j0 < range.end; j0 += step) {
+            load_block(j0, Stage{});
+            compute(j0, Stage{});
+        }
     }
 
     template <class F>
@@ -220,6 +246,15 @@ public:
                 row[r] = p;
                 sum[r] += p;
             }
+        }
+    }
+
+    FLASHOMP_INLINE void complete(const Stats&) {}
+
+    FLASHOMP_INLINE void row_dot(const Rows& a, const Rows& b, const Stats& dot)
+    {
+        for (int r = 0; r < a.count; ++r) {
+            dot[r] = dot_product(a, b, r);
         }
     }
 

@@ -11,13 +11,18 @@
 //     dQ          S = Q·Kᵀ, dP = dO·Vᵀ   dQ += dS·K                  resident Q, dO  streamed K, V
 //     dK/dV       S = K·Qᵀ, dP = V·dOᵀ   dV += P·dO, dK += dS·Q      resident K, V   streamed Q, dO
 //
-// A machine decides where the pieces live (registers, cache, team-local memory) and how a crew shares the work.
+// A machine decides where the pieces live (registers, cache, team-local memory), how a crew shares the work, and how
+// streamed blocks arrive: for_blocks(range, step, load, compute) calls load(j0, stage) for every block of the range,
+// possibly while compute() of the one before is still at work, and compute(j0, stage) once it is there. What streams
+// has one block a stage, k[stage].
+//
 // Every operation is called by all threads of the crew. What one thread of the crew wrote, the others see after
 // sync(). Two rules save synchronisation: an element (r, c) of a score tile belongs to the same thread in every
-// multiply, and a row r to the same thread in for_rows, row_max, row_sum and exp_sum.
+// multiply, and a row r to the same thread in for_rows, row_max, row_sum and exp_sum. Row statistics belong to their
+// row's thread; column statistics, loaded like streamed blocks, can be read by all.
 #pragma once
 
-#include "params.hpp"
+#include "mask.hpp"
 
 #include <concepts>
 
@@ -27,38 +32,50 @@ namespace flashomp::offload {
 // clang-format off
 template <class M>
 concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t, typename M::Scores s,
-                               typename M::Accumulator a, typename M::Stats x, Rows rows, int n,
-                               float (*epilogue)(float, int, int), float (*epilogue2)(float, float&, int, int),
-                               float (*factor)(int), void (*row)(int), void (*pair)(int, int)) {
+                               typename M::Accumulator a, typename M::Stats x, typename M::ColumnStats y,
+                               typename M::Stage stage, Range range, Rows rows, int n, const float* source,
+                               float (*epilogue)(float, typename M::Row, int),
+                               float (*epilogue2)(float, float&, typename M::Row, int),
+                               float (*factor)(typename M::Row), void (*row)(typename M::Row),
+                               void (*block)(int, typename M::Stage)) {
     { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
     { m.stream_rows() } -> std::same_as<int>; // most rows of a streamed block
+    { M::exp2(0.0F) } -> std::same_as<float>; // as exact as the machine's element types deserve
 
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
     { m.resident(n) } -> std::same_as<typename M::Resident>;
     { m.stream(n) } -> std::same_as<typename M::Stream>;
     { m.scores() } -> std::same_as<typename M::Scores>;
     { m.accumulator(n) } -> std::same_as<typename M::Accumulator>;
-    { m.stats(n) } -> std::same_as<typename M::Stats>;
+    { m.row_stats() } -> std::same_as<typename M::Stats>;
+    { m.column_stats() } -> std::same_as<typename M::ColumnStats>;
 
-    m.load(r, rows); // from memory, converted to float; rows beyond rows.count read as zero
-    m.load(t, rows);
-    m.multiply(s, r, t, epilogue);     // s = f(r·tᵀ, r, c)
-    m.multiply(s, r, t, s, epilogue2); // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
-    m.accumulate(a, s, t);             // a += s·t
-    m.accumulate(a, s, t, x);          // a = a·x[r] + s·t
-    m.row_max(s, x);                   // x[r] = max(x[r], max over c of s)
-    m.row_sum(s, x);                   // x[r] += sum over c of s
-    m.exp_sum(s, x, x);                // s = e^(s - x[r]); second: y[r] += sum over c of s
-    m.for_rows(n, row);                // f(r) for each of n rows
-    m.map(s, epilogue);                // s = f(s, r, c), shared out by rows
-    m.clear(s);                        // s = 0, shared out as in multiply
-    m.add(s, s);                       // s += other, shared out as in multiply
-    {
-        s.at(n, n)
-        } -> std::same_as<float&>; // element (r, c), any thread, after sync
-    m.for_elements(n, n, pair);    // f(r, x) for each of n x n pairs
-    m.store(a, rows, factor);      // to memory: a[r][:] · f(r), rounded to the tensor's type
-    m.sync();                      // crew barrier
+    m.load(r, rows); // from memory; rows beyond rows.count read as zero
+    m.load(t[stage], rows);
+    m.load(y[stage], source, n); // n columns, zero beyond
+    m.for_blocks(range, n, block, block);
+    m.multiply(s, r, t[stage], epilogue);     // s = f(r·tᵀ, r, c)
+    m.multiply(s, r, t[stage], s, epilogue2); // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
+    m.accumulate(a, s, t[stage]);             // a += s·t
+    m.accumulate(a, s, t[stage], x);          // a = a·x[r] + s·t
+    m.row_max(s, x);                          // x[r] = max(x[r], max over c of s)
+    m.row_sum(s, x);                          // x[r] += sum over c of s, whole after complete()
+    m.exp_sum(s, x, x);                       // s = e^(s - x[r]); second: y[r] += sum over c of s, whole after complete()
+    m.complete(x);                            // each row's sum, in every thread that has the row
+    m.row_dot(rows, rows, x);                 // x[r] = sum of products of two rows in memory
+    m.for_rows(n, row);                       // f(r) for each of n resident rows
+    m.map(s, epilogue);                       // s = f(s, r, c), shared out by rows
+    m.store(a, rows, factor);                 // to memory: a[r][:] · f(r), rounded to the tensor's type
+    m.sync();                                 // crew barrier, where there is something to wait for
+};
+
+/// What the passes over the options' gradients need besides: score tiles that can be summed and read.
+template <class M>
+concept SummingMachine = TileMachine<M> && requires(M m, typename M::Scores s, int n, void (*pair)(int, int)) {
+    m.clear(s);                 // s = 0, shared out as in multiply
+    m.add(s, s);                // s += other, shared out as in multiply
+    { s.at(n, n) } -> std::same_as<float&>; // element (r, c), any thread, after sync
+    m.for_elements(n, n, pair); // f(r, x) for each of n x n pairs
 };
 // clang-format on
 

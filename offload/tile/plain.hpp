@@ -20,6 +20,9 @@ public:
     /// neighbouring lanes read neighbouring ones.
     enum : int { micro = 4 }; // not a static member: g++ calls classes with those not mappable
 
+    using Row = int;
+    struct Stage {}; ///< one: a block is loaded when it is needed
+
     struct Block {
         float* data; ///< [row][odd stride]
         int depth, stride, rows;
@@ -27,6 +30,7 @@ public:
     struct Resident : Block {};
     struct Stream : Block {
         int count;
+        FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
     };
     struct Scores {
         float* data; ///< [c][r]
@@ -40,7 +44,10 @@ public:
     struct Stats {
         float* data;
         FLASHOMP_INLINE float& operator[](int r) const { return data[r]; }
+        FLASHOMP_INLINE const Stats& operator[](Stage) const { return *this; }
     };
+    using ColumnStats = Stats;
+    using ColumnStatsBlock = Stats;
 
     FLASHOMP_INLINE PlainMachine(float* team_memory, int resident_rows, int stream_rows, int crew_threads)
         : next_(team_memory), resident_rows_(resident_rows), stream_rows_(stream_rows), crew_threads_(crew_threads)
@@ -86,9 +93,18 @@ public:
         }
         return a;
     }
-    FLASHOMP_INLINE Stats stats(int rows)
+    FLASHOMP_INLINE Stats row_stats()
     {
-        return {take(stats_floats(rows))};
+        return {take(stats_floats(resident_rows_))};
+    }
+    FLASHOMP_INLINE ColumnStats column_stats()
+    {
+        return {take(stats_floats(stream_rows_))};
+    }
+
+    static FLASHOMP_INLINE float exp2(float x)
+    {
+        return exp2_fast(x);
     }
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
@@ -99,6 +115,27 @@ public:
     {
         block.count = rows.count;
         load_block(block, rows);
+    }
+
+    FLASHOMP_INLINE void load(const ColumnStats& stats, const float* source, int count)
+    {
+        float* const target = stats.data;
+        const int columns = stream_rows_;
+#pragma omp for simd nowait
+        for (int c = 0; c < columns; ++c) {
+            target[c] = c < count ? source[c] : 0.0F;
+        }
+    }
+
+    template <class Load, class Compute>
+    FLASHOMP_INLINE void for_blocks(Range range, int step, Load load_block, Compute compute)
+    {
+        for (int j0 = range.begin; j0 < range.end; j0 += step) {
+            load_block(j0, Stage{});
+            sync();
+            compute(j0, Stage{});
+            sync(); // before the next block overwrites this one
+        }
     }
 
     template <class F>
@@ -240,11 +277,18 @@ public:
         });
     }
 
+    FLASHOMP_INLINE void complete(const Stats&) {}
+
+    FLASHOMP_INLINE void row_dot(const Rows& a, const Rows& b, const Stats& dot)
+    {
+        for_rows(a.count, [=](int r) FLASHOMP_LAMBDA { dot[r] = dot_product(a, b, r); });
+    }
+
     template <class F>
     FLASHOMP_INLINE void for_rows(int count, F f)
     {
         // Always the same trip count, so that the static schedule gives row r to the same thread every time.
-        const int all = resident_rows_ > stream_rows_ ? resident_rows_ : stream_rows_;
+        const int all = resident_rows_;
 #pragma omp for simd nowait
         for (int r = 0; r < all; ++r) {
             if (r < count) {

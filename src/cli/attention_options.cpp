@@ -159,10 +159,13 @@ void add_run_options(CLI::App& command, RunFlags& flags)
     add_parsed(
         command, "--machine", "NAME", group,
         [&flags](const std::string& text) {
-            flags.machine = parse_word<Machine>(
-                "--machine", text, {{"auto", Machine::automatic}, {"host", Machine::host}, {"plain", Machine::plain}});
+            flags.machine = parse_word<Machine>("--machine", text,
+                                                {{"auto", Machine::automatic},
+                                                 {"host", Machine::host},
+                                                 {"plain", Machine::plain},
+                                                 {"tensor", Machine::tensor}});
         },
-        "tile machine: auto (default), host or plain");
+        "tile machine: auto (default), host, plain or tensor");
     add_parsed(
         command, "--threads", "N", group,
         [&flags](const std::string& text) {

@@ -48,6 +48,20 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
+offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const offload::HostIsa& isa)
+{
+    switch (pass.machine) {
+    case Machine::tensor:
+        return offload::run_tensor(params, pass.launch);
+    case Machine::plain:
+        return offload::run_plain(params, pass.launch);
+    case Machine::host:
+    case Machine::automatic:
+        break;
+    }
+    return isa.run(params, pass.launch);
+}
+
 Report run_openmp(const Problem& problem)
 {
     const Place place = choose_place(problem.choice);
@@ -72,9 +86,7 @@ Report run_openmp(const Problem& problem)
         offload::Launch& launch = pass.launch;
         launch.crew_memory = crews.floats();
         launch.units = staging.array(pass.units);
-        const offload::Ran ran = decided.machine == Machine::host ? place.hardware.isa->run(params, launch)
-                                                                  : offload::run_plain(params, launch);
-        on_device = on_device && ran.on_device;
+        on_device = on_device && run_pass(pass, params, *place.hardware.isa).on_device;
     }
     if (params.splits > 1) {
         const offload::Ran ran = offload::run_merge(split_merge(params, problem), device, place.hardware.threads);

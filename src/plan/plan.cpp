@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include "mask.hpp"
+#include "tensor_shapes.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -102,6 +103,83 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
+/// Head dims rounded up to what the tensor machine is compiled for.
+int tensor_depth(const Problem& problem)
+{
+    const std::int64_t largest = std::max(problem.head_dim, problem.head_dim_v);
+    return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
+}
+
+/// Why the tensor machine cannot run a pass; empty where it can.
+std::string tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    const Tiling& tiling = problem.choice.tiling;
+    if (!offload::has_tensor_machine() || !hardware.is_device) {
+        return "the call runs on a GPU";
+    }
+    if (problem.dtype == DType::float32) {
+        return "the tensors are bfloat16 or float16";
+    }
+    if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
+        return "tiling leaves the block sizes, team_threads and global_memory alone";
+    }
+    if (offload::tensor_shape(pass, tensor_depth(problem)).fragments == 0) {
+        return "there is a kernel for the head dim";
+    }
+    return {};
+}
+
+Launch tensor_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    Launch launch;
+    launch.pass = pass;
+    launch.depth = tensor_depth(problem);
+    const offload::TensorShape shape = offload::tensor_shape(pass, launch.depth);
+    launch.resident_rows = shape.resident_rows();
+    launch.stream_rows = shape.stream_rows;
+    launch.needs_memory = false;
+    launch.device = hardware.device;
+    launch.crew_threads = shape.warps;
+    // As many as libgomp keeps stacks for between launches: 1024 warps.
+    launch.crews = problem.choice.tiling.teams > 0 ? problem.choice.tiling.teams : 1024 / launch.crew_threads;
+    return launch;
+}
+
+/// The machine of one pass.
+Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    const Machine wanted = problem.choice.machine;
+    if (wanted == Machine::host && hardware.is_device) {
+        throw Error("machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor.");
+    }
+    if (wanted == Machine::automatic && !hardware.is_device) {
+        return Machine::host;
+    }
+    if (wanted == Machine::host || wanted == Machine::plain) {
+        return wanted;
+    }
+    const bool is_option_pass = pass == Pass::backward_bias || pass == Pass::backward_sink;
+    const std::string obstacle = tensor_obstacle(pass, problem, hardware);
+    if (wanted == Machine::tensor && !obstacle.empty() && !is_option_pass) {
+        throw Error(fmt::format("machine was tensor, which is allowed only where {}.", obstacle));
+    }
+    return obstacle.empty() ? Machine::tensor : Machine::plain;
+}
+
+Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    switch (machine) {
+    case Machine::tensor:
+        return tensor_pass(pass, problem, hardware);
+    case Machine::plain:
+        return plain_pass(pass, problem, hardware);
+    case Machine::host:
+    case Machine::automatic:
+        break;
+    }
+    return host_pass(pass, problem, hardware);
+}
+
 /// Rows that lse has in all: one statistic each.
 std::int64_t statistic_rows(const Problem& problem)
 {
@@ -171,24 +249,27 @@ std::vector<Pass> passes_of(const Problem& problem)
     return passes;
 }
 
+/// Adds a machine to the names of a plan, once.
+void add_name(std::string& names, Machine machine, const Hardware& hardware)
+{
+    const std::string name = machine == Machine::tensor  ? "tensor"
+                             : machine == Machine::plain ? "plain"
+                                                         : fmt::format("host-{}", hardware.isa->name);
+    if (names.find(name) == std::string::npos) {
+        names += (names.empty() ? "" : "+") + name;
+    }
+}
+
 } // namespace
 
 Plan plan(const Problem& problem, const Hardware& hardware)
 {
     Plan plan;
-    plan.machine = problem.choice.machine;
-    if (plan.machine == Machine::automatic) {
-        plan.machine = hardware.is_device ? Machine::plain : Machine::host;
-    }
-    if (plan.machine == Machine::host && hardware.is_device) {
-        throw Error("machine was host, but the call runs on a GPU; allowed there are: automatic, plain.");
-    }
-    plan.machine_name = plan.machine == Machine::host ? fmt::format("host-{}", hardware.isa->name) : "plain";
-
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;
-        planned.launch =
-            plan.machine == Machine::host ? host_pass(pass, problem, hardware) : plain_pass(pass, problem, hardware);
+        planned.machine = machine_of(pass, problem, hardware);
+        planned.launch = launch_of(planned.machine, pass, problem, hardware);
+        add_name(plan.machine_name, planned.machine, hardware);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);
             planned.launch.unit_count = static_cast<int>(planned.units.size());

@@ -20,13 +20,13 @@ struct Hardware {
 };
 
 struct PassPlan {
+    Machine machine = Machine::host;
     offload::Launch launch;           ///< memory and units not yet assigned
     std::vector<offload::Unit> units; ///< packed sequences only
 };
 
 struct Plan {
-    Machine machine = Machine::automatic;
-    std::string machine_name;           ///< as in Report::machine
+    std::string machine_name;           ///< as in Report::machine: of all passes, joined by +
     std::vector<PassPlan> passes;       ///< in order
     int splits = 1;                     ///< parts of the keys in a forward pass over few queries
     std::int64_t crew_memory_bytes = 0; ///< host or global memory of all crews, the most any pass needs

@@ -129,7 +129,6 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     Machine::Scores s = tile.scores();
     Machine::Accumulator o = tile.accumulator(n);
     offload::OnlineSoftmax<Machine> softmax(tile);
-    softmax.start(tile, false, 0.0F);
     tile.load(q, rows_at(p, p.q, 0));
 
     const auto take_in = [&](int j0) {
@@ -153,7 +152,7 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     EXPECT_NEAR(softmax.sum[0], 1.638F, 0.001F);
     expect_near(row_of(o, 0), {11.81F, 13.44F, 15.08F, 16.71F}, "unnormalised O after tile (0,1)");
 
-    softmax.finish(tile, block, example.lse.data());
+    softmax.finish(tile, block, false, 0.0F, example.lse.data());
     EXPECT_NEAR(softmax.correction[0], 1.0F / 1.638F, 0.001F);
     EXPECT_NEAR(example.lse[0], 2.0F + std::log(1.638F), 0.001F);
 }
@@ -164,7 +163,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
     example.run_forward();
     const Params p = example.params();
     const offload::Score score(p, {0, 0, n, n}, 0, 0);
-    const offload::ScoreGradient<false, false> gradient{score};
+    const offload::ScoreGradient<false, false, Machine> gradient{score};
     Matrix probabilities{};
     Matrix ds{};
     for (int i0 = 0; i0 < n; i0 += block) {
@@ -175,10 +174,10 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
         Machine::Stream v = tile.stream(n);
         Machine::Scores pr = tile.scores();
         Machine::Scores grad = tile.scores();
-        const Machine::Stats delta = tile.stats(block);
+        const Machine::Stats delta = tile.row_stats();
         tile.load(q, rows_at(p, p.q, i0));
         tile.load(dout, rows_at(p, p.dout, i0));
-        offload::row_delta(tile, rows_at(p, p.o, i0), rows_at(p, p.dout, i0), delta);
+        tile.row_dot(rows_at(p, p.o, i0), rows_at(p, p.dout, i0), delta);
         for (int j0 = 0; j0 < n; j0 += block) {
             tile.load(k, rows_at(p, p.k, j0));
             tile.load(v, rows_at(p, p.v, j0));

@@ -1,0 +1,78 @@
+// The passes on the tensor-core machine, one target region a pass like launch_plain.cpp. Compiled once for every
+// depth, FLASHOMP_TENSOR_DEPTH.
+#include "pass.hpp"
+#include "tensor_shapes.hpp"
+#include "tile/tensor.hpp"
+
+#include <omp.h>
+
+namespace flashomp::offload {
+
+namespace {
+
+template <class M, Pass pass, bool modified>
+struct TensorConfig {
+    using Math = M;
+    enum : int {
+        depth = FLASHOMP_TENSOR_DEPTH,
+        fragments = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).fragments,
+        stream_rows = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).stream_rows,
+        warps = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).warps,
+        compact = modified,
+    };
+};
+
+static_assert(TileMachine<TensorMachine<TensorConfig<ptx::BFloat16Math, Pass::forward, false>>>);
+
+} // namespace
+
+#pragma omp declare target
+template <Pass pass, bool modified, class Math>
+static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
+{
+    if (!is_nvptx()) {
+        return; // no such instructions here: plan() never sends the host
+    }
+    const Work work(params, launch);
+    for (std::int64_t i = team; i < work.items; i += teams) { // a machine each: copies of one would live in memory
+        run_item<pass, modified>(TensorMachine<TensorConfig<Math, pass, modified>>(memory), params, work, i);
+    }
+}
+#pragma omp end declare target
+
+template <Pass pass, bool modified, class Math>
+static Ran run_pass(const Params& params, const Launch& launch)
+{
+    int on_host = 1;
+#pragma omp target teams device(launch.device) num_teams(launch.crews) thread_limit(launch.crew_threads)               \
+    firstprivate(params, launch) map(from                                                                              \
+                                     : on_host)
+    {
+        const int team = omp_get_team_num();
+        const int teams = omp_get_num_teams();
+        float* const memory = team_memory();
+#pragma omp parallel num_threads(launch.crew_threads)
+        {
+            if (team == 0 && omp_get_thread_num() == 0) {
+                on_host = omp_is_initial_device();
+            }
+            run_share<pass, modified, Math>(params, launch, memory, team, teams);
+        }
+    }
+    return {on_host == 0};
+}
+
+template <>
+Ran run_tensor_depth<FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& launch)
+{
+    Ran ran;
+    for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
+        if constexpr (tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).fragments > 0) {
+            ran = params.element == Element::bfloat16 ? run_pass<pass, modified, ptx::BFloat16Math>(params, launch)
+                                                      : run_pass<pass, modified, ptx::Float16Math>(params, launch);
+        }
+    });
+    return ran;
+}
+
+} // namespace flashomp::offload

@@ -1,0 +1,39 @@
+// Block shapes of the tensor-core machine: what one file of kernels is compiled for and what plan() may choose.
+#pragma once
+
+#include "launch.hpp"
+
+namespace flashomp::offload {
+
+/// Rows and columns of the tiles of a crew. Registers decide: a lane has 255, and at 4 warps of up to 255 two teams
+/// share a multiprocessor. 16·fragments rows of accumulators, resident operands and two score tiles must fit.
+struct TensorShape {
+    int fragments;   ///< a warp's resident rows, in 16
+    int stream_rows; ///< two stages of two streamed blocks must fit team memory
+    int warps;
+
+    [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
+};
+
+/// depth: 64, 128 or 256. fragments == 0: there is no kernel.
+constexpr TensorShape tensor_shape(Pass pass, int depth)
+{
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 32, 4} : TensorShape{1, 16, 4});
+    case Pass::backward_query:
+        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 32, 4} : TensorShape{0, 0, 0});
+    case Pass::backward_key:
+        return depth == 64 ? TensorShape{1, 64, 4} : (depth == 128 ? TensorShape{1, 16, 4} : TensorShape{0, 0, 0});
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+        break;
+    }
+    return {0, 0, 0};
+}
+
+/// run_tensor() for one depth.
+template <int depth>
+Ran run_tensor_depth(const Params& params, const Launch& launch);
+
+} // namespace flashomp::offload

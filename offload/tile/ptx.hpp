@@ -1,0 +1,308 @@
+// The NVIDIA instructions that the tensor machine is made of, one small function each, named by the PTX ISA.
+//
+// Rules of g++'s nvptx back end (docs/offload.md): every operand is "r", because the host's front end checks
+// constraints first, and typed registers are declared inside; no operand is both read and written. Instructions that
+// need the whole warp together, or that touch memory, are volatile, so that they stay where they are.
+#pragma once
+
+#include "params.hpp"
+#include "tile/team_memory.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload::ptx {
+
+/// Four 32-bit registers: a fragment of a 16x16 matrix of 16-bit elements, or of a 16x8 one of floats.
+struct Four {
+    std::uint32_t x[4];
+};
+
+/// %tid.x: lane of the warp (an OpenMP thread is a warp, so lanes are the x axis of a block).
+FLASHOMP_INLINE int lane()
+{
+    std::uint32_t id = 0;
+    if (is_nvptx()) {
+        asm("mov.u32 %0, %%tid.x;" : "=r"(id));
+    }
+    return static_cast<int>(id);
+}
+
+/// %tid.y: warp of the block.
+FLASHOMP_INLINE int warp()
+{
+    std::uint32_t id = 0;
+    if (is_nvptx()) {
+        asm("mov.u32 %0, %%tid.y;" : "=r"(id));
+    }
+    return static_cast<int>(id);
+}
+
+/// x again, but nothing the compiler computes from it can be moved out of the loop it stands in: what each lane derives
+/// from its number would otherwise be hoisted by the dozen and fill the registers.
+FLASHOMP_INLINE int here(int x)
+{
+    std::uint32_t y = static_cast<std::uint32_t>(x);
+    if (is_nvptx()) {
+        asm volatile("mov.u32 %0, %1;" : "=r"(y) : "r"(x));
+    }
+    return static_cast<int>(y);
+}
+
+/// cvta.to.shared: the address inside the block's shared memory.
+FLASHOMP_INLINE std::uint32_t shared_address(const void* pointer)
+{
+    std::uint32_t address = 0;
+    if (is_nvptx()) {
+        asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }"
+            : "=r"(address)
+            : "r"(reinterpret_cast<unsigned long long>(pointer)));
+    }
+    return address;
+}
+
+/// bar.sync: all `threads` lanes of the block. Barrier 8, since libgomp uses the first two.
+template <int threads>
+FLASHOMP_INLINE void barrier()
+{
+    if (is_nvptx()) {
+        asm volatile("bar.sync 8, %0;" ::"n"(threads) : "memory");
+    }
+}
+
+/// cp.async, 16 bytes from global to shared memory past the registers; `bytes` of them are read, the rest is zero.
+FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int bytes)
+{
+    if (is_nvptx()) {
+        asm volatile(
+            "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.cg.shared.global [%0], [g], 16, %2; }" ::"r"(shared),
+            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes)
+            : "memory");
+    }
+}
+
+/// cp.async, one 4-byte word.
+FLASHOMP_INLINE void copy_async_4(std::uint32_t shared, const void* global, int bytes)
+{
+    if (is_nvptx()) {
+        asm volatile(
+            "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.ca.shared.global [%0], [g], 4, %2; }" ::"r"(shared),
+            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes)
+            : "memory");
+    }
+}
+
+/// cp.async.commit_group
+FLASHOMP_INLINE void copy_commit()
+{
+    if (is_nvptx()) {
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+}
+
+/// cp.async.wait_group: all but the last `pending` groups of this thread have arrived.
+template <int pending>
+FLASHOMP_INLINE void copy_wait()
+{
+    if (is_nvptx()) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+    }
+}
+
+/// st.shared.u16
+FLASHOMP_INLINE void store_shared_16(std::uint32_t shared, std::uint32_t value)
+{
+    if (is_nvptx()) {
+        asm volatile("{ .reg .u16 v; cvt.u16.u32 v, %1; st.shared.u16 [%0], v; }" ::"r"(shared), "r"(value) : "memory");
+    }
+}
+
+/// st.shared.u32
+FLASHOMP_INLINE void store_shared_32(std::uint32_t shared, std::uint32_t value)
+{
+    if (is_nvptx()) {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
+    }
+}
+
+/// ld.shared.u16
+FLASHOMP_INLINE std::uint32_t load_shared_16(std::uint32_t shared)
+{
+    std::uint32_t value = 0;
+    if (is_nvptx()) {
+        asm volatile("{ .reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v; }" : "=r"(value) : "r"(shared));
+    }
+    return value;
+}
+
+/// ld.shared.v4 and st.global.v4: 16 bytes from shared to global memory.
+FLASHOMP_INLINE void copy_out_16(void* global, std::uint32_t shared)
+{
+    if (is_nvptx()) {
+        asm volatile("{ .reg .u64 g; .reg .b32 v<4>; cvta.to.global.u64 g, %0; ld.shared.v4.b32 {v0, v1, v2, v3}, [%1];"
+                     " st.global.v4.b32 [g], {v0, v1, v2, v3}; }" ::"r"(reinterpret_cast<unsigned long long>(global)),
+                     "r"(shared)
+                     : "memory");
+    }
+}
+
+/// ld.shared.f32
+FLASHOMP_INLINE float load_shared(std::uint32_t shared)
+{
+    float value = 0.0F;
+    if (is_nvptx()) {
+        asm volatile("{ .reg .f32 v; ld.shared.f32 v, [%1]; mov.b32 %0, v; }" : "=r"(value) : "r"(shared));
+    }
+    return value;
+}
+
+/// ldmatrix.x4: four 8x8 matrices of 16-bit elements, lane l giving the address of row l%8 of matrix l/8.
+FLASHOMP_INLINE Four load_matrices(std::uint32_t shared)
+{
+    Four m{};
+    if (is_nvptx()) {
+        asm volatile("{ .reg .b32 m<4>; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {m0, m1, m2, m3}, [%4];"
+                     " mov.b32 %0, m0; mov.b32 %1, m1; mov.b32 %2, m2; mov.b32 %3, m3; }"
+                     : "=r"(m.x[0]), "=r"(m.x[1]), "=r"(m.x[2]), "=r"(m.x[3])
+                     : "r"(shared));
+    }
+    return m;
+}
+
+/// ldmatrix.x4.trans: the same, each matrix transposed.
+FLASHOMP_INLINE Four load_matrices_transposed(std::uint32_t shared)
+{
+    Four m{};
+    if (is_nvptx()) {
+        asm volatile("{ .reg .b32 m<4>; ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {m0, m1, m2, m3}, [%4];"
+                     " mov.b32 %0, m0; mov.b32 %1, m1; mov.b32 %2, m2; mov.b32 %3, m3; }"
+                     : "=r"(m.x[0]), "=r"(m.x[1]), "=r"(m.x[2]), "=r"(m.x[3])
+                     : "r"(shared));
+    }
+    return m;
+}
+
+/// shfl.sync.bfly: the value of the lane whose number differs by `mask`.
+template <int mask>
+FLASHOMP_INLINE float shuffle_xor(float x)
+{
+    float y = x;
+    if (is_nvptx()) {
+        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(y) : "r"(x), "n"(mask));
+    }
+    return y;
+}
+
+/// vote.sync.any: whether the condition holds in any lane of the warp.
+FLASHOMP_INLINE bool any_lane(bool condition)
+{
+    std::uint32_t any = condition;
+    if (is_nvptx()) {
+        asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, 0xffffffff;"
+                     " selp.u32 %0, 1, 0, q; }"
+                     : "=r"(any)
+                     : "r"(static_cast<std::uint32_t>(condition)));
+    }
+    return any != 0;
+}
+
+/// ex2.approx.ftz: 2^x, relative error below 2^-22; 0 for -inf.
+FLASHOMP_INLINE float exp2_approx(float x)
+{
+    float y = 0.0F;
+    if (is_nvptx()) {
+        asm("{ .reg .f32 a; mov.b32 a, %1; ex2.approx.ftz.f32 a, a; mov.b32 %0, a; }" : "=r"(y) : "r"(x));
+    }
+    return y;
+}
+
+/// What depends on the 16-bit type.
+struct BFloat16Math {
+    /// cvt.rn.bf16x2.f32: two floats to one register, the first in the low half.
+    static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
+    {
+        std::uint32_t both = 0;
+        if (is_nvptx()) {
+            asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.bf16x2.f32 d, h, l; mov.b32 %0, "
+                "d; }"
+                : "=r"(both)
+                : "r"(low), "r"(high));
+        }
+        return both;
+    }
+
+    static FLASHOMP_INLINE float low(std::uint32_t both) { return __builtin_bit_cast(float, both << 16); }
+    static FLASHOMP_INLINE float high(std::uint32_t both) { return __builtin_bit_cast(float, both & 0xFFFF0000U); }
+
+    /// mma.sync.m16n8k16: c + a·b with a 16x16, b 16x8, c 16x8 in float32.
+    static FLASHOMP_INLINE void multiply_add(float (&c)[4], const Four& a, std::uint32_t b0, std::uint32_t b1)
+    {
+        float d[4] = {};
+        if (is_nvptx()) {
+            asm("{ .reg .f32 c<4>; .reg .b32 a<4>, b<2>;"
+                " mov.b32 c0, %10; mov.b32 c1, %11; mov.b32 c2, %12; mov.b32 c3, %13;"
+                " mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7; mov.b32 b0, %8; mov.b32 b1, %9;"
+                " mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
+                " {c0, c1, c2, c3};"
+                " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
+                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
+                  "r"(c[3]));
+        }
+        c[0] = d[0];
+        c[1] = d[1];
+        c[2] = d[2];
+        c[3] = d[3];
+    }
+};
+
+struct Float16Math {
+    /// cvt.rn.f16x2.f32
+    static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
+    {
+        std::uint32_t both = 0;
+        if (is_nvptx()) {
+            asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.f16x2.f32 d, h, l; mov.b32 %0, d; "
+                "}"
+                : "=r"(both)
+                : "r"(low), "r"(high));
+        }
+        return both;
+    }
+
+    /// cvt.f32.f16
+    static FLASHOMP_INLINE float low(std::uint32_t both)
+    {
+        float x = 0.0F;
+        if (is_nvptx()) {
+            asm("{ .reg .b16 l, h; .reg .f32 f; mov.b32 {l, h}, %1; cvt.f32.f16 f, l; mov.b32 %0, f; }"
+                : "=r"(x)
+                : "r"(both));
+        }
+        return x;
+    }
+    static FLASHOMP_INLINE float high(std::uint32_t both) { return low(both >> 16); }
+
+    static FLASHOMP_INLINE void multiply_add(float (&c)[4], const Four& a, std::uint32_t b0, std::uint32_t b1)
+    {
+        float d[4] = {};
+        if (is_nvptx()) {
+            asm("{ .reg .f32 c<4>; .reg .b32 a<4>, b<2>;"
+                " mov.b32 c0, %10; mov.b32 c1, %11; mov.b32 c2, %12; mov.b32 c3, %13;"
+                " mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7; mov.b32 b0, %8; mov.b32 b1, %9;"
+                " mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
+                " {c0, c1, c2, c3};"
+                " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
+                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
+                  "r"(c[3]));
+        }
+        c[0] = d[0];
+        c[1] = d[1];
+        c[2] = d[2];
+        c[3] = d[3];
+    }
+};
+
+} // namespace flashomp::offload::ptx
+
+#pragma omp end declare target
