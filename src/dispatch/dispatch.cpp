@@ -86,7 +86,8 @@ Report run_openmp(const Problem& problem)
         offload::Launch& launch = pass.launch;
         launch.crew_memory = crews.floats();
         launch.units = staging.array(pass.units);
-        on_device = on_device && run_pass(pass, params, *place.hardware.isa).on_device;
+        const offload::Ran ran = run_pass(pass, params, *place.hardware.isa); // not behind &&, which might not call it
+        on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {
         const offload::Ran ran = offload::run_merge(split_merge(params, problem), device, place.hardware.threads);
