@@ -1,5 +1,6 @@
 #include "bench_case.hpp"
 
+#include "accuracy.hpp"
 #include "reference.hpp"
 #include "validate.hpp"
 
@@ -12,6 +13,8 @@
 namespace flashomp::bench {
 
 using io::HostTensor;
+using reference::max_error;
+using reference::naive_error;
 
 /// A host tensor and, on a device, its copy there.
 struct BenchCase::Tensor {
@@ -95,26 +98,13 @@ View slice(View view, std::int64_t batch, std::int64_t head, std::int64_t first)
 
 std::vector<double> doubles(const ConstTensorView& view)
 {
-    const HostTensor wide = io::converted(HostTensor::copy_of(view), DType::float64);
-    const auto* data = static_cast<const double*>(wide.data());
-    return {data, data + wide.elements()};
+    return io::doubles(HostTensor::copy_of(view));
 }
 
-double max_error(const std::vector<double>& actual, const std::vector<double>& expected)
+/// What the gradients may be off by: the largest of the tensors compared counts for all.
+double gradient_bound(double naive_error)
 {
-    double worst = 0.0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-        const double error = actual[i] == expected[i] ? 0.0 : std::abs(actual[i] - expected[i]);
-        worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
-    }
-    return worst;
-}
-
-reference::Rounding rounding_of(DType dtype)
-{
-    return dtype == DType::bfloat16  ? reference::Rounding::bfloat16
-           : dtype == DType::float16 ? reference::Rounding::float16
-                                     : reference::Rounding::float32;
+    return reference::tolerance(reference::gradient_factor, naive_error);
 }
 
 } // namespace
@@ -209,23 +199,23 @@ Accuracy BenchCase::check(bool backward)
 
     Accuracy result;
     const auto exact = reference::forward(problem);
-    const auto naive = reference::forward(problem, rounding_of(dtype_));
+    const auto naive = reference::forward(problem, reference::rounding_of(dtype_));
     result.o = max_error(doubles(args.o), exact.o);
     result.lse = max_error(doubles(args.lse), exact.lse);
-    result.bound_o = 2.0 * max_error(naive.o, exact.o) + 1e-5;
+    result.bound_o = reference::tolerance(reference::output_factor, naive_error(naive.o, exact.o));
     if (backward) {
         const auto gradient = reference::backward(problem);
-        const auto naive_gradient = reference::backward(problem, rounding_of(dtype_));
+        const auto naive_gradient = reference::backward(problem, reference::rounding_of(dtype_));
         result.has_gradients = true;
         result.has_dkv = whole;
         result.dq = max_error(doubles(args.dq), gradient.dq);
-        result.bound_gradient = 3.0 * max_error(naive_gradient.dq, gradient.dq) + 1e-5;
+        result.bound_gradient = gradient_bound(naive_error(naive_gradient.dq, gradient.dq));
         if (whole) {
             result.dk = max_error(doubles(args.dk), gradient.dk);
             result.dv = max_error(doubles(args.dv), gradient.dv);
-            result.bound_gradient = 1e-5 + 3.0 * std::max({max_error(naive_gradient.dq, gradient.dq),
-                                                           max_error(naive_gradient.dk, gradient.dk),
-                                                           max_error(naive_gradient.dv, gradient.dv)});
+            result.bound_gradient = gradient_bound(
+                std::max({naive_error(naive_gradient.dq, gradient.dq), naive_error(naive_gradient.dk, gradient.dk),
+                          naive_error(naive_gradient.dv, gradient.dv)}));
         }
     }
     return result;

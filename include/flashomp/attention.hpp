@@ -39,12 +39,12 @@ struct BackwardArgs {
     ConstTensorView v;
     ConstTensorView o;
     ConstTensorView lse;
-    ConstTensorView dout; ///< gradient of o, [B, Nq, Hq, head_dim_v]
-    TensorView dq;        ///< out: as q
-    TensorView dk;        ///< out: as k
-    TensorView dv;        ///< out: as v
-    TensorView dbias;     ///< out, optional: as options.bias, reduced to its broadcast shape
-    TensorView dsink;     ///< out, optional: float32 [Hq]
+    ConstTensorView dout;  ///< gradient of o, [B, Nq, Hq, head_dim_v]
+    TensorView dq;         ///< out: as q
+    TensorView dk;         ///< out: as k
+    TensorView dv;         ///< out: as v
+    TensorView dbias = {}; ///< out, optional: as options.bias, reduced to its broadcast shape
+    TensorView dsink = {}; ///< out, optional: float32 [Hq]
 };
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix

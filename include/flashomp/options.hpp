@@ -56,24 +56,25 @@ struct Device {
 /// Options of one forward or backward call; backward must be given the options of its forward.
 ///
 /// Shapes: B batch, Hq query heads, Nq = seqlen_q, Nk = seqlen_k. Tensors that are left out (rank 0) are off.
+/// All members are initialised, so that `Options{.scale = 1.0}` names one without a warning about the others.
 struct Options {
-    std::optional<double> scale;      ///< multiplies q·k; default 1/sqrt(head_dim)
-    Causal causal = Causal::none;     ///< intersects with window and key_padding_mask
-    Window window;                    ///< see Window
-    double softcap = 0.0;             ///< c > 0: s = c·tanh(s/c); 0 is off
-    ConstTensorView alibi_slopes;     ///< float32 [Hq] or [B, Hq]: s -= slope·|i + Nk - Nq - j|
-    ConstTensorView bias;             ///< float32 or the input dtype, [1|B, 1|Hq, 1|Nq, 1|Nk]: s += bias
-    ConstTensorView key_padding_mask; ///< boolean [B, Nk]: false hides the key
-    ConstTensorView cu_seqlens_q;     ///< int32 [B+1]: q is packed [total_q, Hq, head_dim]
-    ConstTensorView cu_seqlens_k;     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
-    ConstTensorView sink;             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
-    Dropout dropout;
+    std::optional<double> scale = {};      ///< multiplies q·k; default 1/sqrt(head_dim)
+    Causal causal = Causal::none;          ///< intersects with window and key_padding_mask
+    Window window = {};                    ///< see Window
+    double softcap = 0.0;                  ///< c > 0: s = c·tanh(s/c); 0 is off
+    ConstTensorView alibi_slopes = {};     ///< float32 [Hq] or [B, Hq]: s -= slope·|i + Nk - Nq - j|
+    ConstTensorView bias = {};             ///< float32 or the input dtype, [1|B, 1|Hq, 1|Nq, 1|Nk]: s += bias
+    ConstTensorView key_padding_mask = {}; ///< boolean [B, Nk]: false hides the key
+    ConstTensorView cu_seqlens_q = {};     ///< int32 [B+1]: q is packed [total_q, Hq, head_dim]
+    ConstTensorView cu_seqlens_k = {};     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
+    ConstTensorView sink = {};             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
+    Dropout dropout = {};
 
     Backend backend = Backend::automatic;
     Machine machine = Machine::automatic;
-    Device device;
+    Device device = {};
     int threads = 0; ///< host threads of this call; 0 takes OMP_NUM_THREADS
-    Tiling tiling;
+    Tiling tiling = {};
 };
 
 } // namespace flashomp

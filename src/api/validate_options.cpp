@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <limits>
 
 namespace flashomp {
 
@@ -130,10 +131,20 @@ void check_bias(const Problem& problem, const ConstTensorView& bias)
     check_layout("bias", bias);
 }
 
+/// Kernels compute in float32: beyond its range a number would be infinite there, and below it 0, which means another
+/// thing (a softcap of 0 is off).
+bool fits_float32(double value)
+{
+    const double size = std::abs(value);
+    return size == 0.0 || (size >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                           size <= static_cast<double>(std::numeric_limits<float>::max())); // false for a NaN
+}
+
 void check_numbers(const Problem& problem, const Options& options)
 {
-    if (!std::isfinite(problem.scale)) {
-        throw Error(fmt::format("scale was {}; it must be a finite number.", problem.scale));
+    if (!fits_float32(problem.scale)) {
+        throw Error(fmt::format("scale was {}; it must be 0, or 1.2e-38 to 3.4e+38 in size, as float32 has it.",
+                                problem.scale));
     }
     for (const auto& [name, side] :
          {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
@@ -142,8 +153,9 @@ void check_numbers(const Problem& problem, const Options& options)
         }
     }
     check_threads(options);
-    if (!(options.softcap >= 0.0) || !std::isfinite(options.softcap)) {
-        throw Error(fmt::format("softcap was {}; it must be 0 (off) or a positive number.", options.softcap));
+    if (!fits_float32(options.softcap) || options.softcap < 0.0) {
+        throw Error(fmt::format("softcap was {}; it must be 0 (off), or 1.2e-38 to 3.4e+38, as float32 has it.",
+                                options.softcap));
     }
     check_dropout(options.dropout);
 }

@@ -5,15 +5,13 @@
 
 #include "flashomp/error.hpp"
 
+#include "accuracy.hpp"
 #include "npy.hpp"
 #include "reference.hpp"
 #include "validate.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -22,47 +20,6 @@
 namespace flashomp::cli {
 
 namespace {
-
-constexpr double output_factor = 2.0;
-constexpr double gradient_factor = 3.0;
-constexpr double slack = 1e-5;
-
-reference::Rounding rounding_of(DType dtype)
-{
-    switch (dtype) {
-    case DType::bfloat16:
-        return reference::Rounding::bfloat16;
-    case DType::float16:
-        return reference::Rounding::float16;
-    default:
-        return reference::Rounding::float32;
-    }
-}
-
-std::vector<double> as_doubles(const io::HostTensor& tensor)
-{
-    const io::HostTensor wide = io::converted(tensor, DType::float64);
-    const auto* const first = static_cast<const double*>(wide.data());
-    return {first, first + wide.elements()};
-}
-
-/// The largest difference. Values must be finite exactly where expected ones are; an infinity matches itself. Values
-/// that are not what they should be count as infinitely far off, or, in the naive baseline, not at all: an overflow
-/// there must not excuse one here.
-double largest_difference(const std::vector<double>& values, const std::vector<double>& expected, bool is_baseline)
-{
-    double largest = 0.0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-        const double value = values.at(i);
-        double difference = std::abs(value - expected[i]);
-        if (!std::isfinite(value) || !std::isfinite(expected[i])) {
-            const bool out_of_place = !(value == expected[i]);
-            difference = out_of_place && !is_baseline ? std::numeric_limits<double>::infinity() : 0.0;
-        }
-        largest = std::max(largest, difference);
-    }
-    return largest;
-}
 
 /// Everything that the reference computes for a case, by name.
 std::map<std::string, std::vector<double>> reference_results(const Problem& forward, const Problem& backward,
@@ -98,10 +55,10 @@ Comparison compare(const CheckCase& check_case, const std::string& name, const i
                                 io::describe(tensor.dtype(), tensor.shape()), name,
                                 io::describe(computed.dtype(), computed.shape())));
     }
-    const std::vector<double> expected = as_doubles(tensor);
-    const double factor = name == "o" || name == "lse" ? output_factor : gradient_factor;
-    return {name, largest_difference(as_doubles(computed), expected, false),
-            factor * largest_difference(naive, oracle, true) + slack};
+    const bool is_output = name == "o" || name == "lse";
+    const double factor = is_output ? reference::output_factor : reference::gradient_factor;
+    return {name, reference::max_error(io::doubles(computed), io::doubles(tensor)),
+            reference::tolerance(factor, reference::naive_error(naive, oracle))};
 }
 
 void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs, const AttentionInputs& exact,
@@ -136,7 +93,7 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
     const Problem backward_problem = validate_backward(back, options);
     result.backward = backward(back, options);
 
-    const auto naive = reference_results(problem, backward_problem, rounding_of(result.dtype));
+    const auto naive = reference_results(problem, backward_problem, reference::rounding_of(result.dtype));
     const auto oracle =
         reference_results(on_inputs(problem, exact), on_inputs(backward_problem, exact), reference::Rounding::none);
     for (const auto& [name, tensor] : outputs.tensors()) {

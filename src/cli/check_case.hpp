@@ -1,7 +1,5 @@
-// One case of `flashomp check`: forward and backward, compared with the expected tensors by the tolerance rule of
-// FlashAttention-2's own tests: max|out - expected| <= factor * max|naive - exact| + 1e-5. naive is standard attention
-// that rounds to the tested dtype after each operation, exact is the float64 reference on the tensors of the files,
-// and factor is 2 for o and LSE, 3 for gradients.
+// One case of `flashomp check`: forward and backward, compared with the expected tensors by the tolerance rule
+// (accuracy.hpp).
 #pragma once
 
 #include "attention_options.hpp"

@@ -1,5 +1,6 @@
 // flashomp info: what this build is and which devices it finds.
 #include "commands.hpp"
+#include "device_policy.hpp"
 #include "report.hpp"
 
 #include "flashomp/device.hpp"
@@ -30,8 +31,11 @@ std::string default_place(const std::vector<DeviceInfo>& found)
         return fmt::format("runs on {} (device {}) unless told otherwise: it is the first GPU", found.front().name,
                            found.front().index);
     }
-    const bool can_offload = std::string(build_info().offload) != "none";
-    return fmt::format("runs on the host: {}", can_offload ? "no GPU was found" : "this build has no GPU code");
+    if (device_is_demanded()) {
+        return fmt::format("runs nowhere unless told to: OMP_TARGET_OFFLOAD demands a GPU (MANDATORY), but {}",
+                           why_no_device());
+    }
+    return fmt::format("runs on the host: {}", why_no_device());
 }
 
 void print_as_json(const std::vector<DeviceInfo>& found)

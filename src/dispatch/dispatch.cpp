@@ -1,15 +1,11 @@
 #include "dispatch.hpp"
 
-#include "host.hpp"
 #include "kernel_params.hpp"
+#include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
 #include "workspace.hpp"
 
-#include "flashomp/device.hpp"
-#include "flashomp/version.hpp"
-
-#include <algorithm>
 #include <chrono>
 #include <fmt/format.h>
 #include <omp.h>
@@ -25,65 +21,6 @@ double seconds_since(Clock::time_point start)
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::string host_name(int threads)
-{
-    return fmt::format("host ({} thread{})", threads, threads == 1 ? "" : "s");
-}
-
-std::string host_reason(const Options& options)
-{
-    if (options.device.kind == Device::Kind::host) {
-        return "running on the host: asked for";
-    }
-    if (std::string_view(build_info().offload) == "none") {
-        return "running on the host: this build has no GPU code";
-    }
-    return "running on the host: no GPU was found";
-}
-
-/// Where the call runs, and why, from what the caller asked for and what is there.
-struct Place {
-    Hardware hardware;
-    std::string name, note;
-};
-
-Place choose_place(const Options& options)
-{
-    Place place;
-    place.hardware.isa = &choose_host_isa();
-    place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
-    const Device& wanted = options.device;
-    // The host machine was named, and it runs nowhere else: the choice of device is made with it.
-    const bool host_only = options.machine == Machine::host;
-    if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
-        place.name = host_name(place.hardware.threads);
-        place.note = "running on the host: asked for";
-        return place;
-    }
-    const std::vector<DeviceInfo> found = devices();
-    if (wanted.kind == Device::Kind::gpu &&
-        (wanted.index < 0 || static_cast<std::size_t>(wanted.index) >= found.size())) {
-        throw Error(fmt::format("device was {}, but {}; allowed are: auto, host{}.", wanted.index,
-                                std::string_view(build_info().offload) == "none" ? "this build has no GPU code"
-                                : found.empty()                                  ? "no GPU was found"
-                                                : fmt::format("only {} GPU(s) were found", found.size()),
-                                found.empty() ? "" : fmt::format(", 0 to {}", found.size() - 1)));
-    }
-    if (found.empty()) {
-        place.name = host_name(place.hardware.threads);
-        place.note = host_reason(options);
-        return place;
-    }
-    const DeviceInfo& device = found[wanted.kind == Device::Kind::gpu ? static_cast<std::size_t>(wanted.index) : 0];
-    place.hardware.is_device = true;
-    place.hardware.device = device.index;
-    place.hardware.multiprocessors = device.multiprocessors;
-    place.name = fmt::format("{} (device {})", device.name, device.index);
-    place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
-                                                  : "running on the GPU: it is the first one found";
-    return place;
-}
-
 Report run_reference(const Problem& problem)
 {
     if (problem.choice.device.kind == Device::Kind::gpu) {
@@ -96,7 +33,7 @@ Report run_reference(const Problem& problem)
     report.backend = "reference";
     report.machine = "eigen";
     report.ran_on = host_name(omp_get_max_threads());
-    report.note = "running on the host: the reference backend runs nowhere else";
+    report.note = on_host_because("the reference backend runs nowhere else");
     report.seconds = seconds_since(start);
     report.standard_bytes = reference::standard_attention_bytes(problem);
     report.extra_bytes = report.standard_bytes + 4 * problem.lse.elements();
@@ -149,7 +86,8 @@ Report run_openmp(const Problem& problem)
         offload::Launch& launch = pass.launch;
         launch.crew_memory = crews.floats();
         launch.units = staging.array(pass.units);
-        on_device = on_device && run_pass(pass, params, *place.hardware.isa).on_device;
+        const offload::Ran ran = run_pass(pass, params, *place.hardware.isa); // not behind &&, which might not call it
+        on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {
         const offload::Ran ran = offload::run_merge(split_merge(params, problem), device, place.hardware.threads);

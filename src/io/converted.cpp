@@ -128,4 +128,11 @@ HostTensor converted(const HostTensor& tensor, DType to)
     return result;
 }
 
+std::vector<double> doubles(const HostTensor& tensor)
+{
+    const HostTensor wide = converted(tensor, DType::float64);
+    const auto* const first = static_cast<const double*>(wide.data());
+    return {first, first + wide.elements()};
+}
+
 } // namespace flashomp::io

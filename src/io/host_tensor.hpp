@@ -82,4 +82,7 @@ private:
 /// Error.
 [[nodiscard]] HostTensor converted(const HostTensor& tensor, DType to);
 
+/// The elements of a floating-point tensor, exactly. Throws Error for the other types.
+[[nodiscard]] std::vector<double> doubles(const HostTensor& tensor);
+
 } // namespace flashomp::io

@@ -3,6 +3,8 @@
 
 #include "npy.hpp"
 
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,7 +46,8 @@ TEST_F(BadInput, ValuesThatAreNotAllowed)
         {"--dtype", "half"},         {"--backend", "openacc"},     {"--device", "gpu"},  {"--device", "-1"},
         {"--device", "99999999999"}, {"--machine", "tensor"},      {"--threads", "0"},   {"--threads", "-3"},
         {"--threads", "two"},        {"--layout", "sbhd"},         {"--seed", "-1"},     {"--offset", "1.5"},
-        {"--softcap", "warm"},       {"--dropout", "half"}};
+        {"--softcap", "warm"},       {"--dropout", "half"},        {"--scale", "1e39"},  {"--scale", "1e-46"},
+        {"--softcap", "1e39"},       {"--softcap", "1e-46"}};
     const Arguments problem = small_problem("forward");
     for (const auto& [option, value] : values) {
         expect_refused(problem + Arguments{"--out", out(), option, value}, option.substr(2));
@@ -147,6 +150,51 @@ TEST_F(BadInput, DeviceThatIsNotThere)
     }
     expect_refused(problem + Arguments{"--device", "0"}, "device was 0");
     expect_refused({"check", cases(), "--device", "0"}, "device was 0");
+}
+
+/// An environment variable that the processes of one test see.
+class Environment {
+public:
+    Environment(const char* name, const char* value) : name_(name)
+    {
+        const char* const before = std::getenv(name); // NOLINT(concurrency-mt-unsafe)
+        before_ = before == nullptr ? std::nullopt : std::optional<std::string>(before);
+        ::setenv(name, value, 1); // NOLINT(concurrency-mt-unsafe)
+    }
+    ~Environment()
+    {
+        if (before_) {
+            ::setenv(name_, before_->c_str(), 1); // NOLINT(concurrency-mt-unsafe)
+        } else {
+            ::unsetenv(name_); // NOLINT(concurrency-mt-unsafe)
+        }
+    }
+    Environment(const Environment&) = delete;
+    Environment& operator=(const Environment&) = delete;
+
+private:
+    const char* name_;
+    std::optional<std::string> before_;
+};
+
+TEST_F(BadInput, MandatoryDeviceThatIsNotThere)
+{
+    if (has_gpu()) {
+        GTEST_SKIP() << "there is a GPU here";
+    }
+    const Environment mandatory("OMP_TARGET_OFFLOAD", "MANDATORY");
+    const Arguments problem = small_problem("forward") + Arguments{"--out", out()};
+    expect_refused(problem, "OMP_TARGET_OFFLOAD demands a GPU");
+    expect_refused(problem + Arguments{"--device", "auto", "--machine", "plain"}, "OMP_TARGET_OFFLOAD demands a GPU");
+    expect_refused({"check", cases()}, "OMP_TARGET_OFFLOAD demands a GPU");
+    // Whoever names the host, or what runs there only, gets it and is told.
+    for (const Arguments& named : {Arguments{"--device", "host"}, Arguments{"--device", "host", "--machine", "plain"},
+                                   Arguments{"--machine", "host"}, Arguments{"--backend", "reference"}}) {
+        const Outcome outcome = run(problem + named);
+        EXPECT_EQ(outcome.status, 0) << outcome.err;
+        EXPECT_NE((outcome.out + outcome.err).find("although OMP_TARGET_OFFLOAD is MANDATORY"), std::string::npos)
+            << outcome.out << outcome.err;
+    }
 }
 
 TEST_F(BadInput, PlacesThatCannotBeWritten)

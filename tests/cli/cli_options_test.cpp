@@ -4,8 +4,6 @@
 
 #include "npy.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,55 +12,8 @@
 namespace flashomp::cli_test {
 namespace {
 
-const std::map<std::string, std::string> flags{{"q", "--q"},
-                                               {"k", "--k"},
-                                               {"v", "--v"},
-                                               {"do", "--do"},
-                                               {"alibi_slopes", "--alibi"},
-                                               {"bias", "--bias"},
-                                               {"key_padding_mask", "--key-padding-mask"},
-                                               {"cu_seqlens_q", "--cu-seqlens-q"},
-                                               {"cu_seqlens_k", "--cu-seqlens-k"},
-                                               {"sink", "--sink"}};
-
 class CliOptions : public CliTest {
 protected:
-    Outcome succeed(const Arguments& arguments) const
-    {
-        Outcome outcome = run(arguments);
-        EXPECT_EQ(outcome.status, 0) << outcome.err;
-        return outcome;
-    }
-
-    /// The command with every input that a shipped case has.
-    static Arguments case_files(const std::string& command, const std::string& name)
-    {
-        Arguments arguments{command};
-        for (const auto& [tensor, flag] : flags) {
-            const fs::path file = cases() / name / (tensor + ".npy");
-            if (fs::exists(file) && (command == "backward" || tensor != "do")) {
-                arguments = arguments + Arguments{flag, file};
-            }
-        }
-        return arguments;
-    }
-
-    /// max |a - b| over two files; equal infinities do not differ.
-    static double difference(const fs::path& file, const fs::path& expected)
-    {
-        const io::HostTensor a = io::converted(io::read_npy(file), DType::float64);
-        const io::HostTensor b = io::converted(io::read_npy(expected), DType::float64);
-        EXPECT_EQ(a.shape(), b.shape()) << file;
-        const auto* const x = static_cast<const double*>(a.data());
-        const auto* const y = static_cast<const double*>(b.data());
-        double largest = 0.0;
-        for (std::int64_t i = 0; i < std::min(a.elements(), b.elements()); ++i) {
-            const double apart = std::abs(x[i] - y[i]);
-            largest = x[i] == y[i] ? largest : std::isnan(apart) ? INFINITY : std::max(largest, apart);
-        }
-        return largest;
-    }
-
     /// Runs backward on the fast backend and on the reference, and expects the same files with nearly the same numbers.
     void expect_as_reference(const Arguments& arguments, std::size_t files) const
     {

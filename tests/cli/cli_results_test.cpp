@@ -20,36 +20,6 @@ using nlohmann::json;
 
 class Results : public CliTest {
 protected:
-    /// Runs and expects success.
-    Outcome succeed(const Arguments& arguments) const
-    {
-        Outcome outcome = run(arguments);
-        EXPECT_EQ(outcome.status, 0) << outcome.err;
-        return outcome;
-    }
-
-    static Arguments case_files(const std::string& command, const std::string& name)
-    {
-        const fs::path folder = cases() / name;
-        Arguments arguments{command, "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy"};
-        return command == "backward" ? arguments + Arguments{"--do", folder / "do.npy"} : arguments;
-    }
-
-    static double difference(const fs::path& file, const fs::path& expected_file)
-    {
-        const io::HostTensor a = io::converted(io::read_npy(file, {.u2_is_bfloat16 = true}), DType::float64);
-        const io::HostTensor b = io::converted(io::read_npy(expected_file), DType::float64);
-        EXPECT_EQ(a.shape(), b.shape());
-        const auto* const x = static_cast<const double*>(a.data());
-        const auto* const y = static_cast<const double*>(b.data());
-        double largest = 0.0;
-        for (std::int64_t i = 0; i < std::min(a.elements(), b.elements()); ++i) {
-            EXPECT_TRUE(std::isfinite(x[i]));
-            largest = std::max(largest, std::abs(x[i] - y[i]));
-        }
-        return largest;
-    }
-
     static bool same_bits(const ConstTensorView& a, const ConstTensorView& b)
     {
         const io::HostTensor x = io::HostTensor::copy_of(a);

@@ -1,5 +1,6 @@
 #include "cli_support.hpp"
 
+#include "accuracy.hpp"
 #include "npy.hpp"
 
 #include <algorithm>
@@ -18,6 +19,18 @@
 namespace flashomp::cli_test {
 
 namespace {
+
+/// Tensor to option.
+const std::map<std::string, std::string> input_flags{{"q", "--q"},
+                                                     {"k", "--k"},
+                                                     {"v", "--v"},
+                                                     {"do", "--do"},
+                                                     {"alibi_slopes", "--alibi"},
+                                                     {"bias", "--bias"},
+                                                     {"key_padding_mask", "--key-padding-mask"},
+                                                     {"cu_seqlens_q", "--cu-seqlens-q"},
+                                                     {"cu_seqlens_k", "--cu-seqlens-k"},
+                                                     {"sink", "--sink"}};
 
 /// Runs a program with its streams in files.
 int run_process(const Arguments& arguments, const fs::path& out, const fs::path& err)
@@ -135,6 +148,33 @@ CliTest::~CliTest()
 Outcome CliTest::run(const Arguments& arguments) const
 {
     return run_in(folder_, arguments);
+}
+
+Outcome CliTest::succeed(const Arguments& arguments) const
+{
+    Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+    return outcome;
+}
+
+Arguments CliTest::case_files(const std::string& command, const std::string& name)
+{
+    Arguments arguments{command};
+    for (const auto& [tensor, flag] : input_flags) {
+        const fs::path file = cases() / name / (tensor + ".npy");
+        if (fs::exists(file) && (command == "backward" || tensor != "do")) {
+            arguments = arguments + Arguments{flag, file};
+        }
+    }
+    return arguments;
+}
+
+double CliTest::difference(const fs::path& file, const fs::path& expected)
+{
+    const io::HostTensor a = io::read_npy(file, {.u2_is_bfloat16 = true});
+    const io::HostTensor b = io::read_npy(expected);
+    EXPECT_EQ(a.shape(), b.shape()) << file;
+    return reference::max_error(io::doubles(a), io::doubles(b));
 }
 
 std::string CliTest::tensor(const std::string& name, const io::Shape& shape, DType dtype) const

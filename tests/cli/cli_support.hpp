@@ -54,6 +54,15 @@ protected:
     /// Runs flashomp with stdin closed.
     [[nodiscard]] Outcome run(const Arguments& arguments) const;
 
+    /// Runs and expects success.
+    Outcome succeed(const Arguments& arguments) const;
+
+    /// The command with every input that a shipped case has.
+    [[nodiscard]] static Arguments case_files(const std::string& command, const std::string& name);
+
+    /// max |a - b| over two files, of which the first may hold bfloat16; equal infinities do not differ.
+    [[nodiscard]] static double difference(const fs::path& file, const fs::path& expected);
+
     /// Writes a random tensor and returns its path.
     std::string tensor(const std::string& name, const io::Shape& shape, DType dtype = DType::float32) const;
 

@@ -1,6 +1,8 @@
 // The reference's gradients against central finite differences in float64, over random mixes of every option.
 #include "../unit/reference_case.hpp"
 
+#include "accuracy.hpp"
+
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -42,7 +44,7 @@ void expect_gradient(const char* name, const std::vector<double>& gradient, cons
     for (const double x : expected) {
         size = std::max(size, std::abs(x));
     }
-    EXPECT_LE(testing::max_difference(gradient, expected) / size, 1e-8) << name;
+    EXPECT_LE(reference::max_error(gradient, expected) / size, 1e-8) << name;
 }
 
 void check(ReferenceCase& c)

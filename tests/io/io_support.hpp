@@ -84,6 +84,30 @@ inline void expect_sentence(const std::string& sentence, std::string_view part)
     EXPECT_EQ(sentence.find_first_of("\n\r\t"), std::string::npos) << sentence;
 }
 
+/// A file that tests spoil, and the sentence that reading it ends with.
+class MalformedFile : public ScratchFolder {
+protected:
+    explicit MalformedFile(std::string_view name) : name_(name) {}
+
+    virtual void read(const std::filesystem::path& path) = 0;
+
+    std::string sentence_for(const std::string& bytes)
+    {
+        put(file(name_), bytes);
+        return sentence_of([&] { read(file(name_)); });
+    }
+
+    void expect_error(const std::string& bytes, std::string_view part)
+    {
+        const std::string sentence = sentence_for(bytes);
+        expect_sentence(sentence, part);
+        EXPECT_TRUE(sentence.starts_with(file(name_).string() + ": ")) << sentence;
+    }
+
+private:
+    std::string name_;
+};
+
 /// A tensor whose elements all differ as far as the type allows, none of them zero bytes only.
 inline HostTensor patterned(DType dtype, const Shape& shape)
 {

@@ -7,20 +7,13 @@
 namespace flashomp::io::test {
 namespace {
 
-class NpyMalformed : public ScratchFolder {
+class NpyMalformed : public MalformedFile {
 protected:
-    std::string sentence_for(const std::string& bytes, NpyOptions options = {})
-    {
-        put(file("bad.npy"), bytes);
-        return sentence_of([&] { return read_npy(file("bad.npy"), options); });
-    }
+    NpyMalformed() : MalformedFile("bad.npy") {}
 
-    void expect_error(const std::string& bytes, std::string_view part)
-    {
-        const std::string sentence = sentence_for(bytes);
-        expect_sentence(sentence, part);
-        EXPECT_TRUE(sentence.starts_with(file("bad.npy").string() + ": ")) << sentence;
-    }
+    void read(const std::filesystem::path& path) override { static_cast<void>(read_npy(path, options)); }
+
+    NpyOptions options = {};
 };
 
 /// A version 1.0 file of this dictionary and that many bytes of data.
@@ -183,7 +176,8 @@ TEST_F(NpyMalformed, Types)
         expect_error(npy(with_descr(descr)), part);
     }
     expect_error(npy(with_descr("'|b1'"), 5) + '\2', "the byte 2 as boolean element 5; only 0 and 1 are allowed");
-    EXPECT_EQ(sentence_for(npy(with_descr("'<u2'"), 12), {.u2_is_bfloat16 = true}), "");
+    options.u2_is_bfloat16 = true;
+    EXPECT_EQ(sentence_for(npy(with_descr("'<u2'"), 12)), "");
 }
 
 TEST_F(NpyMalformed, WhatIsNoFile)

@@ -4,20 +4,11 @@
 namespace flashomp::io::test {
 namespace {
 
-class SafetensorsMalformed : public ScratchFolder {
+class SafetensorsMalformed : public MalformedFile {
 protected:
-    std::string sentence_for(const std::string& bytes)
-    {
-        put(file("bad.safetensors"), bytes);
-        return sentence_of([&] { return read_safetensors(file("bad.safetensors")); });
-    }
+    SafetensorsMalformed() : MalformedFile("bad.safetensors") {}
 
-    void expect_error(const std::string& bytes, std::string_view part)
-    {
-        const std::string sentence = sentence_for(bytes);
-        expect_sentence(sentence, part);
-        EXPECT_TRUE(sentence.starts_with(file("bad.safetensors").string() + ": ")) << sentence;
-    }
+    void read(const std::filesystem::path& path) override { static_cast<void>(read_safetensors(path)); }
 };
 
 std::string length_bytes(std::uint64_t length)

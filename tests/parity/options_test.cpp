@@ -1,29 +1,16 @@
 // Every option alone, in pairs and in random company, forward and backward, against the float64 reference: no option
 // excludes another.
-#include "support/attention_case.hpp"
 #include "support/features.hpp"
-#include "support/target.hpp"
+#include "support/parity.hpp"
 
 #include <array>
 
 namespace flashomp::testing {
 namespace {
 
-constexpr std::array dtypes{DType::float32, DType::bfloat16, DType::float16};
-
-class OptionsParity : public TargetTest, public ::testing::WithParamInterface<std::tuple<Target, DType>> {
+class OptionsParity : public ParityTest {
 protected:
-    void SetUp() override { use(std::get<Target>(GetParam())); }
-
-    [[nodiscard]] static DType dtype() { return std::get<DType>(GetParam()); }
-
-    void check(AttentionCase& attention)
-    {
-        const auto [first, second] = attention.run(on_target(attention.options));
-        expect_ran_on_target(first);
-        expect_ran_on_target(second);
-        attention.expect_close();
-    }
+    using ParityTest::check;
 
     void check(const Features& features, std::uint64_t seed)
     {
@@ -38,12 +25,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, OptionsParity,
-                         ::testing::Combine(::testing::ValuesIn(targets()), ::testing::ValuesIn(dtypes)),
-                         [](const auto& param) {
-                             return std::get<Target>(param.param).name + "_" +
-                                    std::string(name_of(std::get<DType>(param.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Machines, OptionsParity, parity_params(), parity_name);
 
 TEST_P(OptionsParity, Softcap)
 {

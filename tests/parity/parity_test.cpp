@@ -1,27 +1,12 @@
 // The OpenMP backend against the float64 reference over random shapes, on every machine.
-#include "support/attention_case.hpp"
-#include "support/target.hpp"
-
-#include <array>
+#include "support/parity.hpp"
 
 namespace flashomp::testing {
 namespace {
 
-constexpr std::array dtypes{DType::float32, DType::bfloat16, DType::float16};
-
-class Parity : public TargetTest, public ::testing::WithParamInterface<std::tuple<Target, DType>> {
+class Parity : public ParityTest {
 protected:
-    void SetUp() override { use(std::get<Target>(GetParam())); }
-
-    [[nodiscard]] static DType dtype() { return std::get<DType>(GetParam()); }
-
-    void check(AttentionCase& attention)
-    {
-        const auto [first, second] = attention.run(on_target(attention.options));
-        expect_ran_on_target(first);
-        expect_ran_on_target(second);
-        attention.expect_close();
-    }
+    using ParityTest::check;
 
     void check(const Shape& shape, const Options& options, std::uint64_t seed)
     {
@@ -33,12 +18,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, Parity,
-                         ::testing::Combine(::testing::ValuesIn(targets()), ::testing::ValuesIn(dtypes)),
-                         [](const auto& param) {
-                             return std::get<Target>(param.param).name + "_" +
-                                    std::string(name_of(std::get<DType>(param.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Machines, Parity, parity_params(), parity_name);
 
 TEST_P(Parity, OneByOne)
 {

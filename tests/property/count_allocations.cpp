@@ -26,6 +26,15 @@ void* operator new(std::size_t bytes)
     void* memory = counted(bytes, alignof(std::max_align_t));
     return memory != nullptr ? memory : throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept // std::stable_sort's buffer
+{
+    return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment)
+{
+    void* memory = counted(bytes, static_cast<std::size_t>(alignment));
+    return memory != nullptr ? memory : throw std::bad_alloc();
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept
 {
     return counted(bytes, static_cast<std::size_t>(alignment));
@@ -35,6 +44,14 @@ void operator delete(void* memory) noexcept
     std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept
+{
+    std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept
+{
+    std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept
 {
     std::free(memory);
 }

@@ -8,13 +8,9 @@
 namespace flashomp::testing {
 namespace {
 
-class Determinism : public TargetTest, public ::testing::WithParamInterface<Target> {
-protected:
-    void SetUp() override { use(GetParam()); }
-};
+class Determinism : public EveryTargetTest {};
 
-INSTANTIATE_TEST_SUITE_P(Machines, Determinism, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, Determinism, ::testing::ValuesIn(targets()), target_name);
 
 Options causal()
 {

@@ -74,10 +74,8 @@ Mask drawn(const AttentionCase& attention)
     return {kept, kept + mask.elements()};
 }
 
-class DropoutMask : public TargetTest, public ::testing::WithParamInterface<Target> {
+class DropoutMask : public EveryTargetTest {
 protected:
-    void SetUp() override { use(GetParam()); }
-
     void check(AttentionCase& attention, const Options& options, const Mask& expected)
     {
         expect_ran_on_target(attention.run(options).second);
@@ -86,8 +84,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, DropoutMask, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, DropoutMask, ::testing::ValuesIn(targets()), target_name);
 
 TEST_P(DropoutMask, IsTheOneThatDropoutMaskReturns)
 {

@@ -6,13 +6,9 @@
 namespace flashomp::testing {
 namespace {
 
-class Layout : public TargetTest, public ::testing::WithParamInterface<Target> {
-protected:
-    void SetUp() override { use(GetParam()); }
-};
+class Layout : public EveryTargetTest {};
 
-INSTANTIATE_TEST_SUITE_P(Machines, Layout, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, Layout, ::testing::ValuesIn(targets()), target_name);
 
 constexpr std::int64_t B = 2, N = 70, H = 3, D = 24;
 

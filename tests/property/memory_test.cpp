@@ -6,10 +6,8 @@
 namespace flashomp::testing {
 namespace {
 
-class Memory : public TargetTest, public ::testing::WithParamInterface<Target> {
+class Memory : public EveryTargetTest {
 protected:
-    void SetUp() override { use(GetParam()); }
-
     struct Use {
         Allocations host;
         std::int64_t extra_bytes;
@@ -27,8 +25,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, Memory, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, Memory, ::testing::ValuesIn(targets()), target_name);
 
 TEST_P(Memory, GrowsWithNAndNotWithItsSquare)
 {

@@ -9,10 +9,8 @@
 namespace flashomp::testing {
 namespace {
 
-class Merge : public TargetTest, public ::testing::WithParamInterface<Target> {
+class Merge : public EveryTargetTest {
 protected:
-    void SetUp() override { use(GetParam()); }
-
     struct Part {
         HostTensor o, lse;
 
@@ -55,8 +53,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, Merge, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, Merge, ::testing::ValuesIn(targets()), target_name);
 
 constexpr Shape shape{2, 4, 2, 37, 150, 32, 24};
 

@@ -11,10 +11,8 @@ namespace {
 
 constexpr double rounding = 2e-5; // float32, values of about 1, sums of about 100
 
-class Semantics : public TargetTest, public ::testing::WithParamInterface<Target> {
+class Semantics : public EveryTargetTest {
 protected:
-    void SetUp() override { use(GetParam()); }
-
     Results run(AttentionCase& attention)
     {
         const auto [first, second] = attention.run(on_target(attention.options));
@@ -24,8 +22,7 @@ protected:
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(Machines, Semantics, ::testing::ValuesIn(targets()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Machines, Semantics, ::testing::ValuesIn(targets()), target_name);
 
 void expect_near(const HostTensor& a, const HostTensor& b, const char* name, double tolerance = rounding)
 {
@@ -184,7 +181,7 @@ TEST_P(Semantics, SoftcapToInfinityIsNoSoftcap)
 {
     AttentionCase attention({1, 4, 2, 60, 80, 32, 32}, DType::float32, 906);
     const Results none = run(attention);
-    for (const double softcap : {1e5, 1e8, 1e20, 1e30, 1e300}) {
+    for (const double softcap : {1e5, 1e8, 1e20, 1e30, 3.4e38}) {
         SCOPED_TRACE(softcap);
         attention.options.softcap = softcap;
         expect_near(run(attention), none);

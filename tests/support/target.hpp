@@ -99,4 +99,16 @@ protected:
     Target target_;
 };
 
+/// A test that runs on every target.
+class EveryTargetTest : public TargetTest, public ::testing::WithParamInterface<Target> {
+protected:
+    void SetUp() override { use(GetParam()); }
+};
+
+/// Names the instances of such a test.
+inline std::string target_name(const ::testing::TestParamInfo<Target>& info)
+{
+    return info.param.name;
+}
+
 } // namespace flashomp::testing

@@ -135,15 +135,4 @@ private:
     }
 };
 
-/// max |a − b|; equal infinities differ by 0, and anything else that is not finite, or sizes that differ, by infinity.
-[[nodiscard]] inline double max_difference(const std::vector<double>& a, const std::vector<double>& b)
-{
-    double worst = a.size() == b.size() ? 0.0 : INFINITY;
-    for (std::size_t n = 0; n < std::min(a.size(), b.size()); ++n) {
-        const double difference = std::abs(a[n] - b[n]);
-        worst = a[n] == b[n] ? worst : std::isnan(difference) ? INFINITY : std::max(worst, difference);
-    }
-    return worst;
-}
-
 } // namespace flashomp::testing

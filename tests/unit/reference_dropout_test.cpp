@@ -2,6 +2,7 @@
 // it.
 #include "flashomp/dropout.hpp"
 
+#include "accuracy.hpp"
 #include "reference_case.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@
 namespace flashomp {
 namespace {
 
-using testing::max_difference;
+using reference::max_error;
 using testing::ReferenceCase;
 
 void expect_words(const PhiloxBlock& block, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d)
@@ -107,7 +108,7 @@ TEST(Dropout, ScalesWhatItKeepsAndLeavesLseAlone)
         const std::size_t h = n / 6 % 4;
         expected[n] = mask[((b * 4 + h) * 5 + i) * 6 + n % 6] != 0 ? plain.o[n] / 0.75 : 0.0;
     }
-    EXPECT_LE(max_difference(dropped.o, expected), 1e-15);
+    EXPECT_LE(max_error(dropped.o, expected), 1e-15);
     EXPECT_EQ(dropped.lse, plain.lse);
 }
 

@@ -1,4 +1,5 @@
 // The reference's lower precisions, its reading and writing of elements, and its bytes over runs and threads.
+#include "accuracy.hpp"
 #include "element.hpp"
 #include "reference.hpp"
 #include "reference_case.hpp"
@@ -16,8 +17,8 @@ using reference::backward;
 using reference::BackwardResult;
 using reference::forward;
 using reference::ForwardResult;
+using reference::max_error;
 using reference::Rounding;
-using testing::max_difference;
 using testing::ReferenceCase;
 
 ReferenceCase everything()
@@ -45,7 +46,7 @@ TEST(ReferencePrecision, LowerOnesDifferByAPlausibleAmount)
         const ForwardResult naive = forward(c.problem, rounding);
         const BackwardResult gradients = backward(c.problem, rounding);
         const auto plausible = [step = step](const std::vector<double>& a, const std::vector<double>& b) {
-            const double error = max_difference(a, b) / max_difference(b, std::vector<double>(b.size()));
+            const double error = max_error(a, b) / max_error(b, std::vector<double>(b.size()));
             EXPECT_GT(error, 0.1 * step);
             EXPECT_LT(error, 100.0 * step);
         };

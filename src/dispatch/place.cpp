@@ -1,0 +1,76 @@
+#include "place.hpp"
+
+#include "device_policy.hpp"
+#include "host.hpp"
+
+#include "flashomp/device.hpp"
+#include "flashomp/error.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+#include <vector>
+
+namespace flashomp {
+
+namespace {
+
+[[noreturn]] void refuse_device(int index, const std::vector<DeviceInfo>& found)
+{
+    const std::string reason =
+        found.empty() ? std::string(why_no_device()) : fmt::format("only {} GPU(s) were found", found.size());
+    throw Error(fmt::format("device was {}, but {}; allowed are: auto, host{}.", index, reason,
+                            found.empty() ? "" : fmt::format(", 0 to {}", found.size() - 1)));
+}
+
+} // namespace
+
+std::string host_name(int threads)
+{
+    return fmt::format("host ({} thread{})", threads, threads == 1 ? "" : "s");
+}
+
+std::string on_host_because(std::string_view reason)
+{
+    return fmt::format("running on the host: {}{}", reason,
+                       device_is_demanded() ? ", although OMP_TARGET_OFFLOAD is MANDATORY" : "");
+}
+
+Place choose_place(const Options& options)
+{
+    Place place;
+    place.hardware.isa = &choose_host_isa();
+    place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    const Device& wanted = options.device;
+    // The host machine was named, and it runs nowhere else: the choice of device is made with it.
+    const bool host_only = options.machine == Machine::host;
+    if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
+        place.name = host_name(place.hardware.threads);
+        place.note = on_host_because("asked for");
+        return place;
+    }
+    const std::vector<DeviceInfo> found = devices();
+    if (wanted.kind == Device::Kind::gpu &&
+        (wanted.index < 0 || static_cast<std::size_t>(wanted.index) >= found.size())) {
+        refuse_device(wanted.index, found);
+    }
+    if (found.empty()) {
+        if (device_is_demanded()) {
+            throw Error(fmt::format("device was auto and OMP_TARGET_OFFLOAD demands a GPU (MANDATORY), but {}; allowed "
+                                    "are: host, or another OMP_TARGET_OFFLOAD.",
+                                    why_no_device()));
+        }
+        place.name = host_name(place.hardware.threads);
+        place.note = on_host_because(why_no_device());
+        return place;
+    }
+    const DeviceInfo& device = found[wanted.kind == Device::Kind::gpu ? static_cast<std::size_t>(wanted.index) : 0];
+    place.hardware.is_device = true;
+    place.hardware.device = device.index;
+    place.hardware.multiprocessors = device.multiprocessors;
+    place.name = fmt::format("{} (device {})", device.name, device.index);
+    place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
+                                                  : "running on the GPU: it is the first one found";
+    return place;
+}
+
+} // namespace flashomp

@@ -1,0 +1,30 @@
+// Where a call runs, and the words that say so.
+#pragma once
+
+#include "plan.hpp"
+
+#include "flashomp/options.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace flashomp {
+
+/// Where the call runs, and why.
+struct Place {
+    Hardware hardware;
+    std::string name; ///< as in Report::ran_on
+    std::string note; ///< as in Report::note
+};
+
+/// From what the caller asked for and what is there. Throws Error when a GPU was named, or demanded by
+/// OMP_TARGET_OFFLOAD=MANDATORY, and there is none.
+[[nodiscard]] Place choose_place(const Options& options);
+
+/// "host (2 threads)".
+[[nodiscard]] std::string host_name(int threads);
+
+/// "running on the host: REASON", and that the environment demands a GPU where it does.
+[[nodiscard]] std::string on_host_because(std::string_view reason);
+
+} // namespace flashomp

@@ -1,0 +1,42 @@
+// The fixture of tests that compare the OpenMP backend with the reference on every target and in every dtype.
+#pragma once
+
+#include "attention_case.hpp"
+#include "target.hpp"
+
+#include <array>
+#include <string>
+#include <tuple>
+
+namespace flashomp::testing {
+
+class ParityTest : public TargetTest, public ::testing::WithParamInterface<std::tuple<Target, DType>> {
+protected:
+    void SetUp() override { use(std::get<Target>(GetParam())); }
+
+    [[nodiscard]] static DType dtype() { return std::get<DType>(GetParam()); }
+
+    /// Runs the case on this test's target and expects every result within the tolerance rule.
+    void check(AttentionCase& attention)
+    {
+        const auto [first, second] = attention.run(on_target(attention.options));
+        expect_ran_on_target(first);
+        expect_ran_on_target(second);
+        attention.expect_close();
+    }
+};
+
+/// Every target in every dtype.
+inline auto parity_params()
+{
+    constexpr std::array dtypes{DType::float32, DType::bfloat16, DType::float16};
+    return ::testing::Combine(::testing::ValuesIn(targets()), ::testing::ValuesIn(dtypes));
+}
+
+/// Names the instances of such a test: "host_avx2_bfloat16".
+inline std::string parity_name(const ::testing::TestParamInfo<std::tuple<Target, DType>>& info)
+{
+    return std::get<Target>(info.param).name + "_" + std::string(name_of(std::get<DType>(info.param)));
+}
+
+} // namespace flashomp::testing
