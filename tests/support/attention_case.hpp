@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comparison.hpp"
+#include "element.hpp"
 
 #include "flashomp/attention.hpp"
 #include "host_tensor.hpp"
@@ -49,6 +50,33 @@ inline HostTensor random_tensor(std::mt19937_64& random, DType dtype, io::Shape 
     return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
 }
 
+/// How the inputs of a case are drawn. `common` takes values that every dtype represents exactly: cases that differ in
+/// their dtype alone are then one problem, with one exact solution.
+enum class Inputs : std::uint8_t { own, common };
+
+/// Standard normal values that bfloat16 and float16 represent exactly: 8 significant bits, exponents of float16.
+inline HostTensor random_common_tensor(std::mt19937_64& random, DType dtype, io::Shape shape)
+{
+    static const std::vector<float> normal = [] { // a large sample, drawn from 16 bits at a time
+        std::vector<float> values(0x10000);
+        std::mt19937_64 sampler(20);
+        std::normal_distribution<float> distribution;
+        for (float& value : values) {
+            const float rounded = reference::round_to_bfloat16(distribution(sampler));
+            value = std::abs(rounded) < 0x1p-14F ? 0.0F : rounded;
+        }
+        return values;
+    }();
+    HostTensor tensor(DType::float32, std::move(shape));
+    auto* values = static_cast<float*>(tensor.data());
+    std::uint64_t bits = 0;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        bits = i % 4 == 0 ? random() : bits >> 16U;
+        values[i] = normal[bits & 0xffffU];
+    }
+    return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
+}
+
 /// An int32 tensor with 0 and the running sums of `lengths`.
 inline HostTensor cumulative(const std::vector<std::int32_t>& lengths)
 {
@@ -87,6 +115,21 @@ public:
         k = random_tensor(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, spread);
         v = random_tensor(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim_v}, spread);
         dout = random_tensor(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
+    }
+
+    AttentionCase(const Shape& shape, DType dtype, std::uint64_t seed, Inputs inputs)
+        : shape_(shape), dtype_(dtype), random_(seed)
+    {
+        const auto draw = inputs == Inputs::common
+                              ? random_common_tensor
+                              : [](std::mt19937_64& random, DType type, io::Shape extents) {
+                                    return random_tensor(random, type, std::move(extents));
+                                };
+        const Shape& s = shape;
+        q = draw(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim});
+        k = draw(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
+        v = draw(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim_v});
+        dout = draw(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
     }
 
     /// Packed sequences; batch and the seqlens of `s` are taken from the lengths.
@@ -219,8 +262,16 @@ public:
                 std::move(dv), std::move(dbias), std::move(dsink)};
     }
 
+    /// What the reference takes. The outputs must have been made.
+    [[nodiscard]] Problem problem()
+    {
+        Problem valid = validate_backward(backward_args(), options);
+        valid.choice.threads = 1; // tests run side by side, so that the cores are busy anyway
+        return valid;
+    }
+
     /// The oracle and the naive baseline. The outputs must have been made.
-    [[nodiscard]] Expected expected() { return expected_of(validate_backward(backward_args(), options)); }
+    [[nodiscard]] Expected expected() { return expected_of(problem()); }
 
     /// Every result of run() against what is expected.
     [[nodiscard]] std::vector<Comparison> compare(const Expected& expected) const
