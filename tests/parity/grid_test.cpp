@@ -3,7 +3,7 @@
 // A normal run takes a fixed subset: every pair, head_dim, mask, modification and kind of heads, in three dtypes, on
 // the best host machine and on the GPU if there is one. With FLASHOMP_FULL_GRID=1 this program runs the whole grid:
 //
-//   ctest --test-dir build/release -L full-grid                        # CTest, all of it
+//   tools/full_grid                                                    # all of it, on all cores, with a table
 //   FLASHOMP_FULL_GRID=1 GTEST_TOTAL_SHARDS=16 GTEST_SHARD_INDEX=3 OMP_NUM_THREADS=1 flashomp_test_grid  # one of 16
 //   FLASHOMP_FULL_GRID=6 flashomp_test_grid                            # every sixth cell
 //
@@ -12,10 +12,13 @@
 #include "grid.hpp"
 #include "support/target.hpp"
 
+#include "flashomp/version.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 
 namespace flashomp::testing {
 namespace {
@@ -108,36 +111,39 @@ protected:
             }
             expected.naive = std::move(naive.outputs);
             expected.naive_gradients = std::move(naive.gradients);
-            for (const Target& target : fast_targets()) {
-                check(attention, head_dim, cell, expected, target, table);
-                if (HasFatalFailure()) {
-                    return;
-                }
+            run(attention, head_dim, cell, expected, table);
+            if (const std::optional<Cell> group = test.shared(cell); group && !HasFatalFailure()) {
+                AttentionCase part = attention.first_group();
+                run(part, head_dim, *group, attention.expected_of_first_group(expected), table);
+            }
+            if (HasFatalFailure()) {
+                return;
             }
         }
     }
 
 private:
-    void check(AttentionCase& attention, std::int64_t head_dim, const Cell& cell, const Expected& expected,
-               const Target& target, Table& table)
+    void run(AttentionCase& attention, std::int64_t head_dim, const Cell& cell, const Expected& expected, Table& table)
     {
         const GridTest& test = GetParam();
         const DType dtype = attention.dtype();
-        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << " " << cell.name() << " " << name_of(dtype)
-                                          << " on " << target.name);
-        use(target);
-        if (HasFatalFailure()) {
-            return;
+        for (const Target& target : fast_targets()) {
+            SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << " " << cell.name() << " " << name_of(dtype)
+                                              << " on " << target.name);
+            use(target);
+            if (HasFatalFailure()) {
+                return;
+            }
+            const auto [first, second] = attention.run(on_target(attention.options));
+            expect_ran_on_target(first);
+            expect_ran_on_target(second);
+            std::vector<Comparison> comparisons = attention.compare(expected);
+            if (!cell.can_judge_dq(test.pair, dtype)) {
+                std::erase_if(comparisons, [](const Comparison& c) { return std::string(c.name) == "dq"; });
+            }
+            expect_passed(comparisons);
+            table.line(test, head_dim, cell, dtype, target).add(second, comparisons);
         }
-        const auto [first, second] = attention.run(on_target(attention.options));
-        expect_ran_on_target(first);
-        expect_ran_on_target(second);
-        std::vector<Comparison> comparisons = attention.compare(expected);
-        if (!cell.can_judge_dq(test.pair, dtype)) {
-            std::erase_if(comparisons, [](const Comparison& c) { return std::string(c.name) == "dq"; });
-        }
-        expect_passed(comparisons);
-        table.line(test, head_dim, cell, dtype, target).add(second, comparisons);
     }
 };
 
@@ -240,6 +246,21 @@ TEST_P(GridRuns, InputsTimesFiveDoNotOverflow)
             }
             attention.expect_close();
         }
+    }
+}
+
+/// FLASHOMP_GRID_METADATA=FILE asks for a line of JSON there, for tools/full_grid.
+TEST(GridBuild, SaysWhatItIs)
+{
+    const BuildInfo& build = build_info();
+    EXPECT_STREQ(build.version, FLASHOMP_VERSION);
+    if (const char* path = std::getenv("FLASHOMP_GRID_METADATA"); path != nullptr) {
+        const std::vector<DeviceInfo> gpus = devices();
+        std::ofstream(path) << fmt::format(
+            R"({{"commit":"{}","compiler":"{}","flags":"{}","offload":"{}","host_isa":"{}","gpu":"{}"}})"
+            "\n",
+            build.commit, build.compiler, build.flags, build.offload, host_isa(),
+            gpus.empty() ? "none" : gpus.front().name);
     }
 }
 

@@ -10,7 +10,9 @@
 #include "validate.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <optional>
@@ -88,6 +90,35 @@ inline HostTensor cumulative(const std::vector<std::int32_t>& lengths)
     return tensor;
 }
 
+/// The first `count` of the heads of a contiguous [outer, heads, inner] array.
+template <class Element>
+std::vector<Element> first_heads(const std::vector<Element>& all, std::int64_t heads, std::int64_t inner,
+                                 std::int64_t count)
+{
+    std::vector<Element> some;
+    const auto step = static_cast<std::ptrdiff_t>(heads * inner);
+    for (auto start = all.begin(); start != all.end(); start += step) {
+        some.insert(some.end(), start, start + static_cast<std::ptrdiff_t>(count * inner));
+    }
+    return some;
+}
+
+/// The same of a tensor [batch, rows, heads, width] or [batch, heads].
+inline HostTensor first_heads(const HostTensor& all, std::int64_t count)
+{
+    io::Shape shape = all.shape();
+    const std::size_t axis = shape.size() == 4 ? 2 : 1;
+    const auto bytes = static_cast<std::int64_t>(size_of(all.dtype()));
+    const std::int64_t inner = bytes * (axis == 2 ? shape.back() : 1);
+    const auto* data = static_cast<const std::byte*>(all.data());
+    const std::vector<std::byte> some = first_heads(std::vector<std::byte>(data, data + all.bytes()), shape.at(axis),
+                                                    inner, count);
+    shape.at(axis) = count;
+    HostTensor tensor(all.dtype(), std::move(shape));
+    std::memcpy(tensor.data(), some.data(), some.size());
+    return tensor;
+}
+
 /// Every result of one forward and backward run.
 struct Results {
     HostTensor o, lse, dq, dk, dv, dbias, dsink;
@@ -152,6 +183,45 @@ public:
         dout = random_tensor(random_, dtype, {total_q, s.heads_q, s.head_dim_v});
         options.cu_seqlens_q = cu_seqlens_q.view();
         options.cu_seqlens_k = cu_seqlens_k.view();
+    }
+
+    /// The queries that share the first key head, with it: a problem of its own, of the same masks and dropout.
+    [[nodiscard]] AttentionCase first_group() const
+    {
+        Shape shape = shape_;
+        shape.heads_q = shape_.heads_q / shape_.heads_kv;
+        shape.heads_kv = 1;
+        AttentionCase group(shape, dtype_);
+        group.q = first_heads(q, shape.heads_q);
+        group.k = first_heads(k, 1);
+        group.v = first_heads(v, 1);
+        group.dout = first_heads(dout, shape.heads_q);
+        group.options = options;
+        if (alibi_slopes.rank() == 2) {
+            group.alibi_slopes = first_heads(alibi_slopes, shape.heads_q);
+            group.options.alibi_slopes = std::as_const(group.alibi_slopes).view();
+        }
+        return group;
+    }
+
+    /// What is expected of first_group(), given what is expected of this case.
+    [[nodiscard]] Expected expected_of_first_group(const Expected& all) const
+    {
+        const Shape& s = shape_;
+        const std::int64_t group = s.heads_q / s.heads_kv;
+        const auto outputs = [&](const reference::ForwardResult& of) {
+            return reference::ForwardResult{first_heads(of.o, s.heads_q, s.head_dim_v, group),
+                                            first_heads(of.lse, s.heads_q, s.seqlen_q, group)};
+        };
+        const auto gradients = [&](const reference::BackwardResult& of) {
+            return reference::BackwardResult{first_heads(of.dq, s.heads_q, s.head_dim, group),
+                                             first_heads(of.dk, s.heads_kv, s.head_dim, 1),
+                                             first_heads(of.dv, s.heads_kv, s.head_dim_v, 1),
+                                             {},
+                                             {}};
+        };
+        return {outputs(all.exact), outputs(all.naive), first_heads(all.naive_lse, s.heads_q, s.seqlen_q, group),
+                gradients(all.gradients), gradients(all.naive_gradients)};
     }
 
     HostTensor q, k, v, dout;
@@ -296,6 +366,9 @@ public:
     void expect_close() { expect_passed(compare(expected())); }
 
 private:
+    /// Without inputs.
+    AttentionCase(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {}
+
     Shape shape_;
     DType dtype_;
     std::mt19937_64 random_;
