@@ -139,9 +139,7 @@ HeadResult<A> compute_head(const Head& head, bool with_gradients)
     for (Eigen::Index first = 0; first < rows; first += rows_of_a_block(head)) {
         const Block block(head, first, std::min(rows_of_a_block(head), rows - first));
         const auto of_rows = [&block](auto& matrix) { return matrix.middleRows(block.first_row, block.rows); };
-        const auto of_columns = [&block](auto& matrix) {
-            return matrix.middleRows(block.first_column, block.columns);
-        };
+        const auto of_columns = [&block](auto& matrix) { return matrix.middleRows(block.first_column, block.columns); };
         const auto q = of_rows(in.q);
         const auto k = of_columns(in.k);
         const auto v = of_columns(in.v);

@@ -1,4 +1,5 @@
-// The reference: standard attention with its stored matrices of scores. It defines what every other backend must compute.
+// The reference: standard attention with its stored matrices of scores. It defines what every other backend must
+// compute.
 #pragma once
 
 #include "problem.hpp"

@@ -62,9 +62,9 @@ class Table {
 public:
     Line& line(const GridTest& test, std::int64_t head_dim, const Cell& cell, DType dtype, const Target& target)
     {
-        return lines_[fmt::format(
-            R"("pair":[{},{}],"head_dim":{},"mask":"{}","heads":"{}","dtype":"{}","target":"{}")", test.pair.queries,
-            test.pair.keys, head_dim, cell.mask_name(), cell.heads_name(), name_of(dtype), target.name)];
+        return lines_[fmt::format(R"("pair":[{},{}],"head_dim":{},"mask":"{}","heads":"{}","dtype":"{}","target":"{}")",
+                                  test.pair.queries, test.pair.keys, head_dim, cell.mask_name(), cell.heads_name(),
+                                  name_of(dtype), target.name)];
     }
 
     ~Table()

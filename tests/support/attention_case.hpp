@@ -111,8 +111,8 @@ inline HostTensor first_heads(const HostTensor& all, std::int64_t count)
     const auto bytes = static_cast<std::int64_t>(size_of(all.dtype()));
     const std::int64_t inner = bytes * (axis == 2 ? shape.back() : 1);
     const auto* data = static_cast<const std::byte*>(all.data());
-    const std::vector<std::byte> some = first_heads(std::vector<std::byte>(data, data + all.bytes()), shape.at(axis),
-                                                    inner, count);
+    const std::vector<std::byte> some =
+        first_heads(std::vector<std::byte>(data, data + all.bytes()), shape.at(axis), inner, count);
     shape.at(axis) = count;
     HostTensor tensor(all.dtype(), std::move(shape));
     std::memcpy(tensor.data(), some.data(), some.size());
@@ -151,11 +151,10 @@ public:
     AttentionCase(const Shape& shape, DType dtype, std::uint64_t seed, Inputs inputs)
         : shape_(shape), dtype_(dtype), random_(seed)
     {
-        const auto draw = inputs == Inputs::common
-                              ? random_common_tensor
-                              : [](std::mt19937_64& random, DType type, io::Shape extents) {
-                                    return random_tensor(random, type, std::move(extents));
-                                };
+        const auto draw = inputs == Inputs::common ? random_common_tensor
+                                                   : [](std::mt19937_64& random, DType type, io::Shape extents) {
+                                                         return random_tensor(random, type, std::move(extents));
+                                                     };
         const Shape& s = shape;
         q = draw(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim});
         k = draw(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
