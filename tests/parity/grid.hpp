@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fmt/format.h>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +23,13 @@ struct Pair {
     std::int64_t queries, keys;
 
     [[nodiscard]] std::int64_t scores() const { return queries * keys; }
+
+    /// The rule compares the largest of many errors: where few scores are visible, a larger batch makes them many.
+    [[nodiscard]] std::int64_t batch() const
+    {
+        const bool is_thin = std::min(queries, keys) < 16 && scores() < 100000;
+        return is_thin ? 6 : scores() < 30000 ? 2 : 1;
+    }
 };
 
 constexpr std::array<Pair, 18> grid_pairs{{{113, 203},
@@ -82,11 +90,8 @@ struct Cell {
                                      Inputs inputs) const
     {
         const auto [heads_q, heads_kv] = head_counts.at(static_cast<std::size_t>(heads));
-        // The rule compares the largest of many errors: where few scores are visible, a larger batch makes them many.
-        const bool is_thin = std::min(pair.queries, pair.keys) < 16 && pair.scores() < 100000;
-        const std::int64_t batch = is_thin ? 6 : pair.scores() < 30000 ? 2 : 1;
-        AttentionCase attention({batch, heads_q, heads_kv, pair.queries, pair.keys, head_dim, head_dim}, dtype, seed,
-                                inputs);
+        AttentionCase attention({pair.batch(), heads_q, heads_kv, pair.queries, pair.keys, head_dim, head_dim}, dtype,
+                                seed, inputs);
         Options& options = attention.options;
         options.causal = mask == 1 ? Causal::top_left : mask == 2 ? Causal::bottom_right : Causal::none;
         if (mask == 3) {
@@ -182,7 +187,7 @@ struct GridTest {
     /// Roughly its time: the reference's matrix products, and what goes with the scores and the inputs.
     [[nodiscard]] double cost(std::size_t cell_count) const
     {
-        const double heads_q = is_grouped ? 4.7 : 2.0;
+        const double heads_q = static_cast<double>(pair.batch()) * (is_grouped ? 4.7 : 2.0); // MQA costs no reference
         const double visible = mask == 0 ? 1.0 : mask == 3 ? 0.67 : 0.55;
         const auto d = static_cast<double>(head_dim);
         return static_cast<double>(cell_count) * heads_q *
@@ -209,7 +214,8 @@ inline std::size_t shards()
     return text == nullptr ? 1 : static_cast<std::size_t>(std::max(1, std::atoi(text)));
 }
 
-/// Ordered so that shards take the same time: the most expensive first, every second round of dealing backwards.
+/// Ordered so that shards take the same time: the most expensive first, and of every round of dealing the most
+/// expensive to the shard that has the least so far.
 inline std::vector<GridTest> full_tests()
 {
     std::vector<Pair> pairs(grid_pairs.begin(), grid_pairs.end());
@@ -227,13 +233,20 @@ inline std::vector<GridTest> full_tests()
         }
     }
     std::stable_sort(tests.begin(), tests.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (std::size_t first = shards(); first + shards() <= tests.size(); first += 2 * shards()) {
-        const auto round = tests.begin() + static_cast<std::ptrdiff_t>(first);
-        std::reverse(round, round + static_cast<std::ptrdiff_t>(shards()));
-    }
+    std::vector<double> loads(shards());
     std::vector<GridTest> ordered;
-    for (const auto& [cost, test] : tests) {
-        ordered.push_back(test);
+    for (std::size_t first = 0; first < tests.size(); first += loads.size()) {
+        const std::size_t count = std::min(loads.size(), tests.size() - first);
+        std::vector<std::size_t> by_load(count); // the last round, a short one, is dealt to the first shards
+        std::iota(by_load.begin(), by_load.end(), std::size_t{0});
+        std::stable_sort(by_load.begin(), by_load.end(),
+                         [&loads](std::size_t a, std::size_t b) { return loads[a] < loads[b]; });
+        ordered.resize(first + count);
+        for (std::size_t n = 0; n < count; ++n) {
+            const auto& [cost, test] = tests[first + n];
+            ordered[first + by_load[n]] = test;
+            loads[by_load[n]] += cost;
+        }
     }
     return ordered;
 }
