@@ -106,7 +106,7 @@ void for_each_head(const Problem& problem, Compute compute, Collect collect)
 /// Rows that are computed at a time: their matrices of scores fit in a core's cache.
 Eigen::Index rows_of_a_block(const Head& head)
 {
-    constexpr std::int64_t scores = std::int64_t{1} << 16;
+    constexpr std::int64_t scores = std::int64_t{1} << 17;
     return std::max(std::int64_t{16}, scores / std::max(std::int64_t{1}, head.sequence.length_k));
 }
 

@@ -192,7 +192,7 @@ struct GridTest {
         const auto d = static_cast<double>(head_dim);
         return static_cast<double>(cell_count) * heads_q *
                (visible * static_cast<double>(pair.scores()) * (d + 75) +
-                16.0 * static_cast<double>(pair.queries + pair.keys) * d);
+                110.0 * (static_cast<double>(pair.queries) + 0.5 * static_cast<double>(pair.keys)) * d);
     }
 };
 
