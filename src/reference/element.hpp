@@ -33,6 +33,30 @@ namespace flashomp::reference {
     return std::nextafter(nearest, difference > 0.0 ? infinity : -infinity);
 }
 
+/// `value` rounded to nearest even without its last `bits` bits. Free of branches, so that compilers vectorise it.
+template <int bits>
+[[nodiscard]] inline float without_last_bits(float value)
+{
+    const auto pattern = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t half = (1U << (bits - 1)) - 1U + ((pattern >> bits) & 1U);
+    const auto cut = std::bit_cast<float>((pattern + half) & ~((1U << bits) - 1U));
+    return value != value ? value : cut; // a NaN's bits could carry into infinity or zero
+}
+
+[[nodiscard]] inline float round_to_bfloat16(float value)
+{
+    return without_last_bits<16>(value);
+}
+
+[[nodiscard]] inline float round_to_float16(float value)
+{
+    const float magnitude = std::abs(value);
+    const float normal = without_last_bits<13>(magnitude);
+    const float subnormal = (magnitude + 0.5F) - 0.5F; // 2^-24, float16's smallest step, is the last bit of 0.5
+    const float rounded = magnitude < 0x1p-14F ? subnormal : normal;
+    return std::copysign(rounded > 65504.0F ? std::numeric_limits<float>::infinity() : rounded, value);
+}
+
 /// Bytes are copied and not cast, so that memory of any type and alignment may hold the elements.
 template <class Type>
 [[nodiscard]] Type load_as(const void* data, std::int64_t index)

@@ -76,13 +76,18 @@ struct Head {
                (!padding || read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0);
     }
 
-    /// What ALiBi adds: −slope·|i + Δ − j|.
-    [[nodiscard]] double alibi(std::int64_t i, std::int64_t j) const
+    [[nodiscard]] double alibi_slope() const
     {
         const ConstTensorView& slopes = problem.alibi_slopes;
         const std::int64_t at = slopes.rank == 1 ? index * slopes.strides[0]
                                                  : sequence.batch * slopes.strides[0] + index * slopes.strides[1];
-        return -read_element(slopes, at) * std::abs(static_cast<double>(behind(i, j)));
+        return read_element(slopes, at);
+    }
+
+    /// What ALiBi adds: −slope·|i + Δ − j|.
+    [[nodiscard]] double alibi(double slope, std::int64_t i, std::int64_t j) const
+    {
+        return -slope * std::abs(static_cast<double>(behind(i, j)));
     }
 
     [[nodiscard]] double bias(std::int64_t i, std::int64_t j) const

@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <exception>
 #include <optional>
@@ -102,54 +103,101 @@ void for_each_head(const Problem& problem, Compute compute, Collect collect)
     }
 }
 
-template <class A>
-ForwardResult forward_as(const Problem& problem)
+/// Rows that are computed at a time: their matrices of scores fit in a core's cache.
+Eigen::Index rows_of_a_block(const Head& head)
 {
-    const std::int64_t rows = rows_of(problem.q);
-    const std::int64_t heads = problem.heads_q;
-    ForwardResult result;
-    result.o.resize(count(rows * heads * problem.head_dim_v));
-    result.lse.resize(count(rows * heads));
+    constexpr std::int64_t scores = std::int64_t{1} << 17;
+    return std::max(std::int64_t{16}, scores / std::max(std::int64_t{1}, head.sequence.length_k));
+}
 
-    const auto compute = [](const Head& head) {
-        const Inputs<A> in(head);
-        Stored<A> stored = forward_head<A>(head, in.q, in.k, in.v);
-        return std::pair(std::move(stored.o), std::move(stored.lse));
-    };
-    for_each_head(problem, compute, [&](const Head& head, const auto& output) {
-        const auto& [o, lse] = output;
-        const Sequence& s = head.sequence;
-        head_of(result.o, s.first_q, s.length_q, heads, head.index, problem.head_dim_v) = o.template cast<double>();
-        const bool packed = problem.q.rank == 3;
-        const std::int64_t at = packed ? head.index * rows + s.first_q : s.first_q * heads + head.index * s.length_q;
-        Eigen::Map<Eigen::VectorXd>(result.lse.data() + at, s.length_q) = lse.template cast<double>();
-    });
+/// Everything of one head. The gradients are empty when they are not asked for, ds also without a bias.
+template <class A>
+struct HeadResult {
+    Matrix<A> o;
+    Column<A> lse;
+    Gradients<A> gradients;
+};
+
+template <class A>
+HeadResult<A> compute_head(const Head& head, bool with_gradients)
+{
+    const Problem& problem = head.problem;
+    const Inputs<A> in(head);
+    const Eigen::Index rows = in.q.rows();
+    HeadResult<A> result;
+    result.o.resize(rows, in.v.cols());
+    result.lse.resize(rows);
+    Gradients<A>& sum = result.gradients;
+    if (with_gradients) {
+        sum.dq.resize(rows, in.q.cols());
+        sum.dk.setZero(in.k.rows(), in.k.cols());
+        sum.dv.setZero(in.v.rows(), in.v.cols());
+        if (problem.bias) {
+            sum.ds.setZero(rows, in.k.rows());
+        }
+    }
+    for (Eigen::Index first = 0; first < rows; first += rows_of_a_block(head)) {
+        const Block block(head, first, std::min(rows_of_a_block(head), rows - first));
+        const auto of_rows = [&block](auto& matrix) { return matrix.middleRows(block.first_row, block.rows); };
+        const auto of_columns = [&block](auto& matrix) { return matrix.middleRows(block.first_column, block.columns); };
+        const auto q = of_rows(in.q);
+        const auto k = of_columns(in.k);
+        const auto v = of_columns(in.v);
+        const Stored<A> stored = forward_block<A>(block, q, k, v);
+        of_rows(result.o) = stored.o;
+        result.lse.segment(first, block.rows) = stored.lse;
+        if (with_gradients) {
+            const Gradients<A> part = backward_block<A>(block, stored, q, k, v, of_rows(in.dout));
+            of_rows(sum.dq) = part.dq;
+            of_columns(sum.dk) += part.dk;
+            of_columns(sum.dv) += part.dv;
+            sum.dsink += part.dsink;
+            if (problem.bias) {
+                sum.ds.block(first, block.first_column, block.rows, block.columns) = part.ds;
+            }
+        }
+    }
+    sum.dk = rounded<A>(sum.dk);
+    sum.dv = rounded<A>(sum.dv);
     return result;
 }
 
 template <class A>
-BackwardResult backward_as(const Problem& problem)
+Evaluation evaluate_as(const Problem& problem, bool with_gradients)
 {
     using Scalar = typename A::Scalar;
+    const std::int64_t heads = problem.heads_q;
     const std::int64_t rows_q = rows_of(problem.q);
     const std::int64_t rows_k = rows_of(problem.k);
-    std::vector<Scalar> dq(count(rows_q * problem.heads_q * problem.head_dim));
-    std::vector<Scalar> dk(count(rows_k * problem.heads_kv * problem.head_dim));
-    std::vector<Scalar> dv(count(rows_k * problem.heads_kv * problem.head_dim_v));
-    std::vector<Scalar> dbias(count(problem.bias.elements()));
-    std::vector<Scalar> dsink(count(problem.sink.elements()));
+    ForwardResult outputs;
+    outputs.o.resize(count(rows_q * heads * problem.head_dim_v));
+    outputs.lse.resize(count(rows_q * heads));
+    std::vector<Scalar> dq, dk, dv, dbias, dsink;
+    if (with_gradients) {
+        dq.resize(count(rows_q * heads * problem.head_dim));
+        dk.resize(count(rows_k * problem.heads_kv * problem.head_dim));
+        dv.resize(count(rows_k * problem.heads_kv * problem.head_dim_v));
+        dbias.resize(count(problem.bias.elements()));
+        dsink.resize(count(problem.sink.elements()));
+    }
     const auto& shape = problem.bias.shape;
     const std::array<std::int64_t, 4> bias_strides = broadcast_strides(ConstTensorView::contiguous(
         nullptr, DType::float64, {shape[0], shape[1], shape[2], shape[3]})); // of the contiguous dbias
 
-    const auto compute = [](const Head& head) {
-        const Inputs<A> in(head);
-        return backward_head<A>(head, forward_head<A>(head, in.q, in.k, in.v), in.q, in.k, in.v, in.dout);
-    };
-    for_each_head(problem, compute, [&](const Head& head, const Gradients<A>& gradients) {
+    const auto compute = [with_gradients](const Head& head) { return compute_head<A>(head, with_gradients); };
+    for_each_head(problem, compute, [&](const Head& head, const HeadResult<A>& result) {
         const Sequence& s = head.sequence;
+        head_of(outputs.o, s.first_q, s.length_q, heads, head.index, problem.head_dim_v) =
+            result.o.template cast<double>();
+        const bool packed = problem.q.rank == 3;
+        const std::int64_t at = packed ? head.index * rows_q + s.first_q : s.first_q * heads + head.index * s.length_q;
+        Eigen::Map<Eigen::VectorXd>(outputs.lse.data() + at, s.length_q) = result.lse.template cast<double>();
+        if (!with_gradients) {
+            return;
+        }
+        const Gradients<A>& gradients = result.gradients;
         const std::int64_t kv = head.kv_index();
-        head_of(dq, s.first_q, s.length_q, problem.heads_q, head.index, problem.head_dim) = gradients.dq;
+        head_of(dq, s.first_q, s.length_q, heads, head.index, problem.head_dim) = gradients.dq;
         head_of(dk, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim) += gradients.dk;
         head_of(dv, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim_v) += gradients.dv;
         if (problem.bias) {
@@ -172,7 +220,22 @@ BackwardResult backward_as(const Problem& problem)
                        [](Scalar sum) { return static_cast<double>(A::round(sum)); });
         return values;
     };
-    return {finished(dq), finished(dk), finished(dv), finished(dbias), finished(dsink)};
+    return {std::move(outputs), {finished(dq), finished(dk), finished(dv), finished(dbias), finished(dsink)}};
+}
+
+Evaluation evaluate(const Problem& problem, Rounding rounding, bool with_gradients)
+{
+    switch (rounding) {
+    case Rounding::none:
+        break;
+    case Rounding::float32:
+        return evaluate_as<Native<float>>(problem, with_gradients);
+    case Rounding::bfloat16:
+        return evaluate_as<Rounded<round_to_bfloat16>>(problem, with_gradients);
+    case Rounding::float16:
+        return evaluate_as<Rounded<round_to_float16>>(problem, with_gradients);
+    }
+    return evaluate_as<Native<double>>(problem, with_gradients);
 }
 
 /// Writes a contiguous result through any strides, if the caller gave the tensor.
@@ -197,32 +260,17 @@ void write(const std::vector<double>& values, const TensorView& view)
 
 ForwardResult forward(const Problem& problem, Rounding rounding)
 {
-    switch (rounding) {
-    case Rounding::none:
-        break;
-    case Rounding::float32:
-        return forward_as<Native<float>>(problem);
-    case Rounding::bfloat16:
-        return forward_as<Rounded<Eigen::bfloat16>>(problem);
-    case Rounding::float16:
-        return forward_as<Rounded<Eigen::half>>(problem);
-    }
-    return forward_as<Native<double>>(problem);
+    return evaluate(problem, rounding, false).outputs;
 }
 
 BackwardResult backward(const Problem& problem, Rounding rounding)
 {
-    switch (rounding) {
-    case Rounding::none:
-        break;
-    case Rounding::float32:
-        return backward_as<Native<float>>(problem);
-    case Rounding::bfloat16:
-        return backward_as<Rounded<Eigen::bfloat16>>(problem);
-    case Rounding::float16:
-        return backward_as<Rounded<Eigen::half>>(problem);
-    }
-    return backward_as<Native<double>>(problem);
+    return evaluate(problem, rounding, true).gradients;
+}
+
+Evaluation evaluate(const Problem& problem, Rounding rounding)
+{
+    return evaluate(problem, rounding, true);
 }
 
 void forward_into(const Problem& problem)

@@ -1,4 +1,5 @@
-// The reference: standard attention with its stored N x N matrices. It defines what every other backend must compute.
+// The reference: standard attention with its stored matrices of scores. It defines what every other backend must
+// compute.
 #pragma once
 
 #include "problem.hpp"
@@ -25,11 +26,19 @@ struct BackwardResult {
     std::vector<double> dq, dk, dv, dbias, dsink;
 };
 
+struct Evaluation {
+    ForwardResult outputs;
+    BackwardResult gradients;
+};
+
 /// Inputs are host tensors of any floating-point dtype, float64 included; outputs of `problem` are not touched.
 [[nodiscard]] ForwardResult forward(const Problem& problem, Rounding rounding = Rounding::none);
 
 /// Runs its own forward in the same precision: problem.o and problem.lse are not read.
 [[nodiscard]] BackwardResult backward(const Problem& problem, Rounding rounding = Rounding::none);
+
+/// forward() and backward() of a backward problem in one go: P is computed once for both.
+[[nodiscard]] Evaluation evaluate(const Problem& problem, Rounding rounding = Rounding::none);
 
 /// forward() in float64, rounded into problem.o and problem.lse. Nothing is written before everything is computed.
 void forward_into(const Problem& problem);

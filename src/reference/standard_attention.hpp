@@ -1,11 +1,15 @@
-// Standard attention of one query head, written as its equations: every Nq x Nk matrix is computed whole and kept.
+// Standard attention of one query head, written as its equations: every matrix of scores is computed whole and kept.
 // This is what flashomp exists to avoid, and what defines its results.
+//
+// A block is as many rows of those matrices as fit in a cache. Rows do not know of each other, except in the sums over
+// rows that dK and dV are, so the equations are those of the whole matrices.
 #pragma once
 
 #include "head.hpp"
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -20,16 +24,20 @@ struct Native {
 };
 
 /// Arithmetic in float with every result rounded to a 16-bit type: the naive low-precision baseline.
-template <class Stored>
+template <float (*round_to_type)(float)>
 struct Rounded {
     using Scalar = float;
-    static Scalar round(Scalar value) { return static_cast<float>(static_cast<Stored>(value)); }
+    static Scalar round(Scalar value) { return round_to_type(value); }
 };
 
 template <class A>
 using Matrix = Eigen::Matrix<typename A::Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class A>
 using Column = Eigen::Matrix<typename A::Scalar, Eigen::Dynamic, 1>;
+
+/// A matrix that is not copied to be passed: rows of a larger one.
+template <class A>
+using Part = Eigen::Ref<const Matrix<A>, 0, Eigen::OuterStride<>>;
 
 /// Evaluates one operation and rounds its result.
 template <class A, class Expression>
@@ -43,39 +51,64 @@ template <class A, class Expression>
     return result;
 }
 
-/// The Nq x Nk matrix of f(i, j).
+/// Some rows of one head, and the columns from the first to the last that any of them sees.
+struct Block {
+    Block(const Head& of, Eigen::Index first, Eigen::Index count) : head(of), first_row(first), rows(count)
+    {
+        const Eigen::Index keys = head.sequence.length_k;
+        Eigen::Index begin = keys; // of what the rows so far see
+        Eigen::Index end = 0;
+        for (Eigen::Index i = first; i < first + count; ++i) {
+            for (Eigen::Index j = 0; j < begin; ++j) {
+                begin = head.visible(i, j) ? j : begin;
+            }
+            for (Eigen::Index j = keys; j > end; --j) {
+                end = head.visible(i, j - 1) ? j : end;
+            }
+        }
+        first_column = std::min(begin, end);
+        columns = end - first_column;
+    }
+
+    const Head& head;
+    Eigen::Index first_row = 0, rows = 0, first_column = 0, columns = 0;
+};
+
+/// The matrix of f(i, j).
 template <class A, class Function>
-[[nodiscard]] Matrix<A> matrix_of(const Head& head, Function f)
+[[nodiscard]] Matrix<A> matrix_of(const Block& block, Function f)
 {
-    return Matrix<A>::NullaryExpr(head.sequence.length_q, head.sequence.length_k, [&f](Eigen::Index i, Eigen::Index j) {
-        return static_cast<typename A::Scalar>(f(i, j));
+    return Matrix<A>::NullaryExpr(block.rows, block.columns, [&](Eigen::Index i, Eigen::Index j) {
+        return static_cast<typename A::Scalar>(f(block.first_row + i, block.first_column + j));
     });
 }
 
 /// What standard attention keeps of its forward pass.
 template <class A>
 struct Stored {
-    Matrix<A> o;       ///< [Nq, head_dim_v]
-    Column<A> lse;     ///< [Nq]
+    Matrix<A> o;       ///< [rows, head_dim_v]
+    Column<A> lse;     ///< [rows]
     Matrix<A> p;       ///< softmax(s), before dropout
     Matrix<A> dropout; ///< factors 0 or 1/(1 − p_drop); empty without dropout
     Matrix<A> tanh;    ///< tanh(s/softcap); empty without softcap
     Column<A> p_sink;  ///< the probability the sink took; empty without a sink
 };
 
-/// Gradients of one head. ds is that of the scores after softcap: its sum over what a bias broadcasts is dbias.
+/// Gradients of one block. dk, dv and dsink are its part of a sum over blocks, which is one operation and is rounded
+/// when it is complete. ds is that of the scores after softcap: its sum over what a bias broadcasts is dbias.
 template <class A>
 struct Gradients {
     Matrix<A> dq, dk, dv, ds;
     typename A::Scalar dsink = 0;
 };
 
-/// Steps 1 to 7 of design.md's "Semantics". q is [Nq, head_dim], k [Nk, head_dim], v [Nk, head_dim_v].
+/// Steps 1 to 7 of design.md's "Semantics". q is [rows, head_dim], k [columns, head_dim], v [columns, head_dim_v].
 template <class A>
-[[nodiscard]] Stored<A> forward_head(const Head& head, const Matrix<A>& q, const Matrix<A>& k, const Matrix<A>& v)
+[[nodiscard]] Stored<A> forward_block(const Block& block, const Part<A>& q, const Part<A>& k, const Part<A>& v)
 {
     using Scalar = typename A::Scalar;
     constexpr Scalar infinity = std::numeric_limits<Scalar>::infinity();
+    const Head& head = block.head;
     const Problem& problem = head.problem;
     Stored<A> stored;
 
@@ -93,12 +126,14 @@ template <class A>
 
     // s = s − slope·|i + Δ − j|, s = s + bias, and −∞ where masked
     if (problem.alibi_slopes) {
-        s = rounded<A>(s + matrix_of<A>(head, [&head](auto i, auto j) { return head.alibi(i, j); }));
+        const double slope = head.alibi_slope();
+        s = rounded<A>(s + matrix_of<A>(block, [&](auto i, auto j) { return head.alibi(slope, i, j); }));
     }
     if (problem.bias) {
-        s = rounded<A>(s + matrix_of<A>(head, [&head](auto i, auto j) { return head.bias(i, j); }));
+        s = rounded<A>(s + matrix_of<A>(block, [&head](auto i, auto j) { return head.bias(i, j); }));
     }
-    s = matrix_of<A>(head, [&](auto i, auto j) { return head.visible(i, j) ? s(i, j) : -infinity; });
+    const Matrix<A> visible = matrix_of<A>(block, [&head](auto i, auto j) { return head.visible(i, j) ? 1 : 0; });
+    s = (visible.array() == Scalar{0}).select(-infinity, s);
 
     // m = max_j s, the sink being one more column
     Column<A> m = Column<A>::Constant(s.rows(), problem.sink ? static_cast<Scalar>(head.sink()) : -infinity);
@@ -129,7 +164,7 @@ template <class A>
     // o = dropout(p)·v
     if (problem.dropout.probability > 0.0) {
         const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
-        stored.dropout = matrix_of<A>(head, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
+        stored.dropout = matrix_of<A>(block, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
         stored.o = rounded<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)) * v);
     } else {
         stored.o = rounded<A>(stored.p * v);
@@ -137,24 +172,24 @@ template <class A>
     return stored;
 }
 
-/// The chain rule through forward_head(), in reverse. D is taken as Σ_j p·dp, the definition, and not as the equal
+/// The chain rule through forward_block(), in reverse. D is taken as Σ_j p·dp, the definition, and not as the equal
 /// Σ do·o of the tiled algorithms, so that it checks them.
 template <class A>
-[[nodiscard]] Gradients<A> backward_head(const Head& head, const Stored<A>& stored, const Matrix<A>& q,
-                                         const Matrix<A>& k, const Matrix<A>& v, const Matrix<A>& dout)
+[[nodiscard]] Gradients<A> backward_block(const Block& block, const Stored<A>& stored, const Part<A>& q,
+                                          const Part<A>& k, const Part<A>& v, const Part<A>& dout)
 {
     using Scalar = typename A::Scalar;
-    const Problem& problem = head.problem;
+    const Problem& problem = block.head.problem;
     const Matrix<A>& p = stored.p;
     Gradients<A> gradients;
 
     // o = dropout(p)·v
     Matrix<A> dp = rounded<A>(dout * v.transpose());
     if (problem.dropout.probability > 0.0) {
-        gradients.dv = rounded<A>(rounded<A>(p.cwiseProduct(stored.dropout)).transpose() * dout);
+        gradients.dv = rounded<A>(p.cwiseProduct(stored.dropout)).transpose() * dout;
         dp = rounded<A>(dp.cwiseProduct(stored.dropout));
     } else {
-        gradients.dv = rounded<A>(p.transpose() * dout);
+        gradients.dv = p.transpose() * dout;
     }
 
     // p = softmax(s): ds = p ∘ (dp − D). The sink's column has dp = 0.
@@ -172,7 +207,7 @@ template <class A>
     }
     ds = rounded<A>(ds * static_cast<Scalar>(problem.scale));
     gradients.dq = rounded<A>(ds * k);
-    gradients.dk = rounded<A>(ds.transpose() * q);
+    gradients.dk = ds.transpose() * q;
     return gradients;
 }
 

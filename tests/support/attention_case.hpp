@@ -3,13 +3,16 @@
 #pragma once
 
 #include "comparison.hpp"
+#include "element.hpp"
 
 #include "flashomp/attention.hpp"
 #include "host_tensor.hpp"
 #include "validate.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <optional>
@@ -49,6 +52,33 @@ inline HostTensor random_tensor(std::mt19937_64& random, DType dtype, io::Shape 
     return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
 }
 
+/// How the inputs of a case are drawn. `common` takes values that every dtype represents exactly: cases that differ in
+/// their dtype alone are then one problem, with one exact solution.
+enum class Inputs : std::uint8_t { own, common };
+
+/// Standard normal values that bfloat16 and float16 represent exactly: 8 significant bits, exponents of float16.
+inline HostTensor random_common_tensor(std::mt19937_64& random, DType dtype, io::Shape shape)
+{
+    static const std::vector<float> normal = [] { // a large sample, drawn from 16 bits at a time
+        std::vector<float> values(0x10000);
+        std::mt19937_64 sampler(20);
+        std::normal_distribution<float> distribution;
+        for (float& value : values) {
+            const float rounded = reference::round_to_bfloat16(distribution(sampler));
+            value = std::abs(rounded) < 0x1p-14F ? 0.0F : rounded;
+        }
+        return values;
+    }();
+    HostTensor tensor(DType::float32, std::move(shape));
+    auto* values = static_cast<float*>(tensor.data());
+    std::uint64_t bits = 0;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        bits = i % 4 == 0 ? random() : bits >> 16U;
+        values[i] = normal[bits & 0xffffU];
+    }
+    return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
+}
+
 /// An int32 tensor with 0 and the running sums of `lengths`.
 inline HostTensor cumulative(const std::vector<std::int32_t>& lengths)
 {
@@ -57,6 +87,35 @@ inline HostTensor cumulative(const std::vector<std::int32_t>& lengths)
     for (std::size_t b = 0; b < lengths.size(); ++b) {
         sums[b + 1] = sums[b] + lengths[b];
     }
+    return tensor;
+}
+
+/// The first `count` of the heads of a contiguous [outer, heads, inner] array.
+template <class Element>
+std::vector<Element> first_heads(const std::vector<Element>& all, std::int64_t heads, std::int64_t inner,
+                                 std::int64_t count)
+{
+    std::vector<Element> some;
+    const auto step = static_cast<std::ptrdiff_t>(heads * inner);
+    for (auto start = all.begin(); start != all.end(); start += step) {
+        some.insert(some.end(), start, start + static_cast<std::ptrdiff_t>(count * inner));
+    }
+    return some;
+}
+
+/// The same of a tensor [batch, rows, heads, width] or [batch, heads].
+inline HostTensor first_heads(const HostTensor& all, std::int64_t count)
+{
+    io::Shape shape = all.shape();
+    const std::size_t axis = shape.size() == 4 ? 2 : 1;
+    const auto bytes = static_cast<std::int64_t>(size_of(all.dtype()));
+    const std::int64_t inner = bytes * (axis == 2 ? shape.back() : 1);
+    const auto* data = static_cast<const std::byte*>(all.data());
+    const std::vector<std::byte> some =
+        first_heads(std::vector<std::byte>(data, data + all.bytes()), shape.at(axis), inner, count);
+    shape.at(axis) = count;
+    HostTensor tensor(all.dtype(), std::move(shape));
+    std::memcpy(tensor.data(), some.data(), some.size());
     return tensor;
 }
 
@@ -89,6 +148,20 @@ public:
         dout = random_tensor(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
     }
 
+    AttentionCase(const Shape& shape, DType dtype, std::uint64_t seed, Inputs inputs)
+        : shape_(shape), dtype_(dtype), random_(seed)
+    {
+        const auto draw = inputs == Inputs::common ? random_common_tensor
+                                                   : [](std::mt19937_64& random, DType type, io::Shape extents) {
+                                                         return random_tensor(random, type, std::move(extents));
+                                                     };
+        const Shape& s = shape;
+        q = draw(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim});
+        k = draw(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
+        v = draw(random_, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim_v});
+        dout = draw(random_, dtype, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
+    }
+
     /// Packed sequences; batch and the seqlens of `s` are taken from the lengths.
     AttentionCase(Shape s, const Lengths& lengths, DType dtype, std::uint64_t seed) : dtype_(dtype), random_(seed)
     {
@@ -109,6 +182,45 @@ public:
         dout = random_tensor(random_, dtype, {total_q, s.heads_q, s.head_dim_v});
         options.cu_seqlens_q = cu_seqlens_q.view();
         options.cu_seqlens_k = cu_seqlens_k.view();
+    }
+
+    /// The queries that share the first key head, with it: a problem of its own, of the same masks and dropout.
+    [[nodiscard]] AttentionCase first_group() const
+    {
+        Shape shape = shape_;
+        shape.heads_q = shape_.heads_q / shape_.heads_kv;
+        shape.heads_kv = 1;
+        AttentionCase group(shape, dtype_);
+        group.q = first_heads(q, shape.heads_q);
+        group.k = first_heads(k, 1);
+        group.v = first_heads(v, 1);
+        group.dout = first_heads(dout, shape.heads_q);
+        group.options = options;
+        if (alibi_slopes.rank() == 2) {
+            group.alibi_slopes = first_heads(alibi_slopes, shape.heads_q);
+            group.options.alibi_slopes = std::as_const(group.alibi_slopes).view();
+        }
+        return group;
+    }
+
+    /// What is expected of first_group(), given what is expected of this case.
+    [[nodiscard]] Expected expected_of_first_group(const Expected& all) const
+    {
+        const Shape& s = shape_;
+        const std::int64_t group = s.heads_q / s.heads_kv;
+        const auto outputs = [&](const reference::ForwardResult& of) {
+            return reference::ForwardResult{first_heads(of.o, s.heads_q, s.head_dim_v, group),
+                                            first_heads(of.lse, s.heads_q, s.seqlen_q, group)};
+        };
+        const auto gradients = [&](const reference::BackwardResult& of) {
+            return reference::BackwardResult{first_heads(of.dq, s.heads_q, s.head_dim, group),
+                                             first_heads(of.dk, s.heads_kv, s.head_dim, 1),
+                                             first_heads(of.dv, s.heads_kv, s.head_dim_v, 1),
+                                             {},
+                                             {}};
+        };
+        return {outputs(all.exact), outputs(all.naive), first_heads(all.naive_lse, s.heads_q, s.seqlen_q, group),
+                gradients(all.gradients), gradients(all.naive_gradients)};
     }
 
     HostTensor q, k, v, dout;
@@ -219,8 +331,16 @@ public:
                 std::move(dv), std::move(dbias), std::move(dsink)};
     }
 
+    /// What the reference takes. The outputs must have been made.
+    [[nodiscard]] Problem problem()
+    {
+        Problem valid = validate_backward(backward_args(), options);
+        valid.choice.threads = 1; // tests run side by side, so that the cores are busy anyway
+        return valid;
+    }
+
     /// The oracle and the naive baseline. The outputs must have been made.
-    [[nodiscard]] Expected expected() { return expected_of(validate_backward(backward_args(), options)); }
+    [[nodiscard]] Expected expected() { return expected_of(problem()); }
 
     /// Every result of run() against what is expected.
     [[nodiscard]] std::vector<Comparison> compare(const Expected& expected) const
@@ -245,6 +365,9 @@ public:
     void expect_close() { expect_passed(compare(expected())); }
 
 private:
+    /// Without inputs.
+    AttentionCase(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {}
+
     Shape shape_;
     DType dtype_;
     std::mt19937_64 random_;

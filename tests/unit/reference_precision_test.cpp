@@ -104,6 +104,45 @@ TEST(ReferenceElements, EverySixteenBitPatternSurvivesReadingAndWriting)
     }
 }
 
+TEST(ReferenceElements, RoundingAFloatIsConvertingItToTheTypeAndBack)
+{
+    const auto same = [](float a, float b) {
+        return (std::isnan(a) && std::isnan(b)) || std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+    };
+    std::int64_t different = 0;
+    for (std::uint64_t pattern = 0; pattern <= 0xffffffffU; pattern += 0x3ffU) { // all exponents, all kinds of tails
+        const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(pattern));
+        const auto bfloat16 = static_cast<float>(static_cast<Eigen::bfloat16>(value));
+        const auto float16 = static_cast<float>(static_cast<Eigen::half>(value));
+        different += same(reference::round_to_bfloat16(value), bfloat16) ? 0 : 1;
+        different += same(reference::round_to_float16(value), float16) ? 0 : 1;
+    }
+    EXPECT_EQ(different, 0);
+    // Ties and the ends of float16's range
+    for (const float value : {0x1.002p0F, 0x1.006p0F, 65519.996F, 65520.0F, -65520.0F, 0x1p-25F, 0x1.8p-24F, -0x1p-26F,
+                              0x1.ffcp-15F, 0x1.ffep-15F}) {
+        EXPECT_TRUE(same(reference::round_to_float16(value), static_cast<float>(static_cast<Eigen::half>(value))))
+            << value;
+    }
+}
+
+TEST(ReferencePrecision, EvaluateIsForwardAndBackward)
+{
+    const ReferenceCase c = everything();
+    for (const Rounding rounding : {Rounding::none, Rounding::float32, Rounding::bfloat16, Rounding::float16}) {
+        const reference::Evaluation both = reference::evaluate(c.problem, rounding);
+        const ForwardResult outputs = forward(c.problem, rounding);
+        const BackwardResult gradients = backward(c.problem, rounding);
+        EXPECT_EQ(both.outputs.o, outputs.o);
+        EXPECT_EQ(both.outputs.lse, outputs.lse);
+        EXPECT_EQ(both.gradients.dq, gradients.dq);
+        EXPECT_EQ(both.gradients.dk, gradients.dk);
+        EXPECT_EQ(both.gradients.dv, gradients.dv);
+        EXPECT_EQ(both.gradients.dbias, gradients.dbias);
+        EXPECT_EQ(both.gradients.dsink, gradients.dsink);
+    }
+}
+
 TEST(ReferenceElements, RoundToNearestEvenOnce)
 {
     const auto written = [](DType dtype, double value) {
