@@ -17,8 +17,11 @@ static void run_share(const Params& params, const Launch& launch, float* memory,
 {
     const Work work(params, launch);
     const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows, launch.crew_threads);
-    for (std::int64_t i = team; i < work.items; i += teams) {
-        run_item<pass, modified>(tile, params, work, i);
+    for (std::int64_t round = 0; round * teams < work.items; ++round) {
+        const std::int64_t i = turn(round, team, teams);
+        if (i < work.items) {
+            run_item<pass, modified>(tile, params, work, i);
+        }
     }
 }
 

@@ -10,39 +10,42 @@ namespace flashomp::offload {
 
 namespace {
 
-template <class M, Pass pass, bool modified>
+template <int head_depth, class M, Pass pass, bool modified>
 struct TensorConfig {
     using Math = M;
     enum : int {
-        depth = FLASHOMP_TENSOR_DEPTH,
-        fragments = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).fragments,
-        stream_rows = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).stream_rows,
-        warps = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).warps,
-        second_in_memory = tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).second_in_memory,
+        depth = head_depth,
+        fragments = tensor_shape(pass, head_depth, modified).fragments,
+        stream_rows = tensor_shape(pass, head_depth, modified).stream_rows,
+        warps = tensor_shape(pass, head_depth, modified).warps,
+        second_in_memory = tensor_shape(pass, head_depth, modified).second_in_memory,
         refetch = pass == Pass::backward_key || modified,
         compact = modified,
     };
 };
 
-static_assert(TileMachine<TensorMachine<TensorConfig<ptx::BFloat16Math, Pass::forward, false>>>);
+static_assert(TileMachine<TensorMachine<TensorConfig<FLASHOMP_TENSOR_DEPTH, ptx::BFloat16Math, Pass::forward, false>>>);
 
 } // namespace
 
 #pragma omp declare target
-template <Pass pass, bool modified, class Math>
+template <int depth, Pass pass, bool modified, class Math>
 static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
 {
     if (!is_nvptx()) {
         return; // no such instructions here: plan() never sends the host
     }
     const Work work(params, launch);
-    for (std::int64_t i = team; i < work.items; i += teams) { // a machine each: copies of one would live in memory
-        run_item<pass, modified>(TensorMachine<TensorConfig<Math, pass, modified>>(memory), params, work, i);
+    for (std::int64_t round = 0; round * teams < work.items; ++round) {
+        const std::int64_t i = turn(round, team, teams);
+        if (i < work.items) { // a machine for each: copies of one would live in memory
+            run_item<pass, modified>(TensorMachine<TensorConfig<depth, Math, pass, modified>>(memory), params, work, i);
+        }
     }
 }
 #pragma omp end declare target
 
-template <Pass pass, bool modified, class Math>
+template <int depth, Pass pass, bool modified, class Math>
 static Ran run_pass(const Params& params, const Launch& launch)
 {
     int on_host = 1;
@@ -58,7 +61,7 @@ static Ran run_pass(const Params& params, const Launch& launch)
             if (team == 0 && omp_get_thread_num() == 0) {
                 on_host = omp_is_initial_device();
             }
-            run_share<pass, modified, Math>(params, launch, memory, team, teams);
+            run_share<depth, pass, modified, Math>(params, launch, memory, team, teams);
         }
     }
     return {on_host == 0};
@@ -69,9 +72,11 @@ Ran run_tensor_depth<FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& 
 {
     Ran ran;
     for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
-        if constexpr (tensor_shape(pass, FLASHOMP_TENSOR_DEPTH).fragments > 0) {
-            ran = params.element == Element::bfloat16 ? run_pass<pass, modified, ptx::BFloat16Math>(params, launch)
-                                                      : run_pass<pass, modified, ptx::Float16Math>(params, launch);
+        constexpr int depth = FLASHOMP_TENSOR_DEPTH;
+        if constexpr (tensor_shape(pass, depth, modified).fragments > 0) {
+            ran = params.element == Element::bfloat16
+                      ? run_pass<depth, pass, modified, ptx::BFloat16Math>(params, launch)
+                      : run_pass<depth, pass, modified, ptx::Float16Math>(params, launch);
         }
     });
     return ran;

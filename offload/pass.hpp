@@ -34,26 +34,36 @@ struct Work {
         items = (units != nullptr ? std::int64_t{launch.unit_count} : std::int64_t{blocks} * batches) * heads * splits;
     }
 
-    /// Blocks vary slowest. Under a causal mask the last query blocks see the most keys and the first key blocks the
-    /// most queries: longest first keeps the crews evenly busy to the end.
+    /// The blocks of one head follow one another, so that crews at work at the same time share its keys and values, or
+    /// its queries, in a cache. Within a head the longest come first: under a causal mask the last query blocks see the
+    /// most keys and the first key blocks the most queries.
     FLASHOMP_INLINE WorkItem item(std::int64_t index) const
     {
         WorkItem work;
-        work.head = static_cast<int>(index % heads);
-        index /= heads;
         work.split = static_cast<int>(index % splits);
         index /= splits;
-        if (units != nullptr) {
+        if (units != nullptr) { // sorted by cost, longest first
+            work.head = static_cast<int>(index % heads);
+            index /= heads;
             work.batch = units[index].batch;
             work.block = units[index].block;
-        } else {
-            work.batch = static_cast<int>(index % batches);
-            work.block = static_cast<int>(index / batches);
-            work.block = ascending ? work.block : blocks - 1 - work.block;
+            return work;
         }
+        work.block = static_cast<int>(index % blocks);
+        work.block = ascending ? work.block : blocks - 1 - work.block;
+        index /= blocks;
+        work.head = static_cast<int>(index % heads);
+        work.batch = static_cast<int>(index / heads);
         return work;
     }
 };
+
+/// The item of crew `crew` in round `round`, for crews that share out the work without speaking: forth in one round and
+/// back in the next, so that whoever got a long one then gets a short one.
+FLASHOMP_INLINE std::int64_t turn(std::int64_t round, int crew, int crews)
+{
+    return round * crews + (round % 2 == 0 ? crew : crews - 1 - crew);
+}
 
 template <Pass pass, bool modified, class Machine>
 FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, std::int64_t index)

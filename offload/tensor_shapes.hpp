@@ -16,8 +16,11 @@ struct TensorShape {
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
 
-/// depth: 64, 128 or 256. fragments == 0: there is no kernel.
-constexpr TensorShape tensor_shape(Pass pass, int depth)
+/// depth: 64, 128 or 256; modified: has_modifications(). fragments == 0: there is no kernel.
+///
+/// What does not fit the registers goes to a stack, of which CUDA gives a lane 1 KB by default and libgomp asks for no
+/// more: at depth 128 the modified dK/dV pass, two accumulators and Philox, would need more with its callers.
+constexpr TensorShape tensor_shape(Pass pass, int depth, bool modified)
 {
     switch (pass) {
     case Pass::forward:
@@ -25,6 +28,9 @@ constexpr TensorShape tensor_shape(Pass pass, int depth)
     case Pass::backward_query:
         return depth == 64 ? TensorShape{1, 64, 8} : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{0, 0, 0});
     case Pass::backward_key:
+        if (depth == 128 && modified) {
+            return {0, 0, 0};
+        }
         return depth == 64 ? TensorShape{1, 64, 8}
                            : (depth == 128 ? TensorShape{1, 16, 4, true} : TensorShape{0, 0, 0});
     case Pass::backward_bias:

@@ -91,6 +91,7 @@ public:
     FLASHOMP_INLINE Stats row_stats() { return {take(stats_floats(resident_rows_))}; }
     FLASHOMP_INLINE ColumnStats column_stats() { return {take(stats_floats(stream_rows_))}; }
 
+    static FLASHOMP_INLINE float lag() { return 0.0F; }
     static FLASHOMP_INLINE float exp2(float x) { return exp2_fast(x); }
 
     void load(Resident& block, const Rows& rows)

@@ -40,6 +40,7 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
                                void (*block)(int, typename M::Stage)) {
     { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
     { m.stream_rows() } -> std::same_as<int>; // most rows of a streamed block
+    { M::lag() } -> std::same_as<float>; // see OnlineSoftmax
     { M::exp2(0.0F) } -> std::same_as<float>; // as exact as the machine's element types deserve
 
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].

@@ -102,6 +102,10 @@ public:
         return {take(stats_floats(stream_rows_))};
     }
 
+    static FLASHOMP_INLINE float lag()
+    {
+        return 0.0F;
+    }
     static FLASHOMP_INLINE float exp2(float x)
     {
         return exp2_fast(x);

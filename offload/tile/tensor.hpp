@@ -89,6 +89,8 @@ public:
     FLASHOMP_INLINE int resident_rows() const { return rows_in_crew; }
     FLASHOMP_INLINE int stream_rows() const { return columns; }
 
+    /// 8·ln 2: probabilities up to 256 are as exact in 16 bits as those up to 1.
+    static FLASHOMP_INLINE float lag() { return 5.5451774F; }
     static FLASHOMP_INLINE float exp2(float x) { return ptx::exp2_approx(x); }
 
     /// The second one may have to stay in team memory.
@@ -490,11 +492,13 @@ private:
     {
         if constexpr (Config::compact != 0) {
             // A loop over the 16x8 pieces that handles the first and turns the registers round by one.
+            const int pieces = static_cast<int>(ptx::here(columns / 8)); // a known number would be unrolled
             const unsigned lane = ptx::here(lane_);
             const int first_row = static_cast<int>(warp_ * rows_in_warp + lane / 4);
             const int first_column = static_cast<int>(2 * (lane % 4));
 #pragma GCC unroll 1
-            for (int n = 0; n < columns / 8; ++n) {
+            for (int n = 0; n < pieces; ++n) {
+                ptx::refetch();
 #pragma GCC unroll 8
                 for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 4

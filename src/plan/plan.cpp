@@ -35,6 +35,17 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
     return blocks;
 }
 
+/// Teams of a launch. libgomp keeps the stacks of at most 1024 warps between launches; with more, every launch
+/// allocates them anew.
+int teams_of(const Tiling& tiling, int team_threads)
+{
+    constexpr int most = 1024; // pieces of offload/team_arena.cpp
+    if (tiling.teams > most) {
+        throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
+    }
+    return tiling.teams > 0 ? tiling.teams : most / team_threads;
+}
+
 /// Host blocks: 64 resident rows keep the score tile, the accumulator and the resident block near L1; the stream
 /// block shrinks with the depth so that all pieces of a crew stay inside half a typical 1 MiB L2.
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -91,11 +102,10 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
                                 4 * offload::team_memory_floats()));
     }
     if (hardware.is_device) {
-        // Two warps a team were fastest. libgomp keeps the stacks of at most 1024 warps between launches; with more,
-        // every launch allocates them anew.
+        // Two warps a team were fastest.
         launch.device = hardware.device;
         launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
-        launch.crews = tiling.teams > 0 ? tiling.teams : 1024 / launch.crew_threads;
+        launch.crews = teams_of(tiling, launch.crew_threads);
     } else {
         launch.crew_threads = hardware.threads;
         launch.crews = 1;
@@ -108,6 +118,12 @@ int tensor_depth(const Problem& problem)
 {
     const std::int64_t largest = std::max(problem.head_dim, problem.head_dim_v);
     return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
+}
+
+/// offload::has_modifications() of the parameters to come.
+bool is_modified(const Problem& problem)
+{
+    return problem.softcap > 0.0 || problem.alibi_slopes || problem.bias || problem.dropout.probability > 0.0;
 }
 
 /// Why the tensor machine cannot run a pass; empty where it can.
@@ -123,8 +139,8 @@ std::string tensor_obstacle(Pass pass, const Problem& problem, const Hardware& h
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
         return "tiling leaves the block sizes, team_threads and global_memory alone";
     }
-    if (offload::tensor_shape(pass, tensor_depth(problem)).fragments == 0) {
-        return "there is a kernel for the head dim";
+    if (offload::tensor_shape(pass, tensor_depth(problem), is_modified(problem)).fragments == 0) {
+        return "there is a kernel for the head dim and options";
     }
     return {};
 }
@@ -134,14 +150,13 @@ Launch tensor_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     Launch launch;
     launch.pass = pass;
     launch.depth = tensor_depth(problem);
-    const offload::TensorShape shape = offload::tensor_shape(pass, launch.depth);
+    const offload::TensorShape shape = offload::tensor_shape(pass, launch.depth, is_modified(problem));
     launch.resident_rows = shape.resident_rows();
     launch.stream_rows = shape.stream_rows;
     launch.needs_memory = false;
     launch.device = hardware.device;
     launch.crew_threads = shape.warps;
-    // As many as libgomp keeps stacks for between launches: 1024 warps.
-    launch.crews = problem.choice.tiling.teams > 0 ? problem.choice.tiling.teams : 1024 / launch.crew_threads;
+    launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
     return launch;
 }
 

@@ -100,7 +100,7 @@ protected:
         for (const DType dtype : test.dtypes()) {
             AttentionCase attention = make(dtype);
             const Problem problem = attention.problem();
-            reference::Evaluation naive = reference::evaluate(problem, rounding_of(dtype));
+            reference::Evaluation naive = reference::evaluate(problem, reference::rounding_of(dtype));
             if (expected.exact.o.empty()) {
                 reference::Evaluation exact = reference::evaluate(problem);
                 expected.exact = std::move(exact.outputs);
