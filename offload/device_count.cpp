@@ -6,7 +6,7 @@ namespace flashomp::offload {
 
 // A device that libgomp lists may still lack an image in this build, and a region for it would then silently run
 // on the host with device pointers. So each is asked.
-static bool answers(int device)
+bool device_answers(int device)
 {
     int on_host = 1;
 #pragma omp target device(device) map(from : on_host)
@@ -18,7 +18,7 @@ int device_count()
 {
     static const int count = [] {
         int found = 0;
-        while (found < omp_get_num_devices() && answers(found)) {
+        while (found < omp_get_num_devices() && device_answers(found)) {
             ++found;
         }
         return found;

@@ -10,17 +10,17 @@ namespace flashomp::offload {
 
 namespace {
 
-template <int head_depth, class M, Pass pass, bool modified>
+template <int head_depth, class M, Pass pass, bool is_modified>
 struct TensorConfig {
     using Math = M;
     enum : int {
         depth = head_depth,
-        fragments = tensor_shape(pass, head_depth, modified).fragments,
-        stream_rows = tensor_shape(pass, head_depth, modified).stream_rows,
-        warps = tensor_shape(pass, head_depth, modified).warps,
-        second_in_memory = tensor_shape(pass, head_depth, modified).second_in_memory,
-        refetch = pass == Pass::backward_key || modified,
-        compact = modified,
+        fragments = tensor_shape(pass, head_depth, is_modified).fragments,
+        stream_rows = tensor_shape(pass, head_depth, is_modified).stream_rows,
+        warps = tensor_shape(pass, head_depth, is_modified).warps,
+        second_in_memory = tensor_shape(pass, head_depth, is_modified).second_in_memory,
+        refetch = pass == Pass::backward_key || is_modified,
+        modified = is_modified,
     };
 };
 

@@ -20,8 +20,9 @@ namespace flashomp::offload {
 
 /// Config: Math (ptx::BFloat16Math or Float16Math), depth (64, 128 or 256: head_dim and head_dim_v rounded up),
 /// fragments, stream_rows, warps, second_in_memory: whether the registers hold only the first of two resident blocks,
-/// refetch: whether they are too few for the parameters, and compact: whether what is done to each score is so much
-/// that its code, written out for every register, would take the driver minutes to compile.
+/// refetch: whether they are too few for the parameters, and modified: whether scores are more than scaled dot
+/// products. What is done to each modified score is so much that its code, written out for every register, would take
+/// the driver minutes to compile.
 template <class Config>
 class TensorMachine {
 public:
@@ -89,8 +90,9 @@ public:
     FLASHOMP_INLINE int resident_rows() const { return rows_in_crew; }
     FLASHOMP_INLINE int stream_rows() const { return columns; }
 
-    /// 8·ln 2: probabilities up to 256 are as exact in 16 bits as those up to 1.
-    static FLASHOMP_INLINE float lag() { return 5.5451774F; }
+    /// 8·ln 2: probabilities up to 256 are as exact in 16 bits as those up to 1. Dropout's factor could take them
+    /// beyond float16.
+    static FLASHOMP_INLINE float lag() { return Config::modified != 0 ? 0.0F : 5.5451774F; }
     static FLASHOMP_INLINE float exp2(float x) { return ptx::exp2_approx(x); }
 
     /// The second one may have to stay in team memory.
@@ -311,7 +313,7 @@ public:
 
     FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
     {
-        float scaled[row_slots]; // one fused multiply-add an element; what base·log2 e loses is common to the row
+        float scaled[row_slots];
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
             scaled[slot] = base.v[slot] * log2_e;
@@ -319,8 +321,13 @@ public:
         reduce(
             sum,
             [&](int m, int n, int e) FLASHOMP_LAMBDA {
-                s.s[m][n][e] = exp2(__builtin_fmaf(s.s[m][n][e], log2_e, -scaled[2 * m + e / 2]));
-                return s.s[m][n][e];
+                float& x = s.s[m][n][e];
+                const int slot = 2 * m + e / 2;
+                // One fused multiply-add an element; what base·log2 e loses is common to the row, but LSE does not know
+                // of it: with ALiBi's logits of thousands the difference comes first.
+                x = exp2(Config::modified != 0 ? (x - base.v[slot]) * log2_e
+                                               : __builtin_fmaf(x, log2_e, -scaled[slot]));
+                return x;
             },
             [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
     }
@@ -490,7 +497,7 @@ private:
     template <class F>
     FLASHOMP_INLINE void each_score(Scores& s, Scores& other, const F& f)
     {
-        if constexpr (Config::compact != 0) {
+        if constexpr (Config::modified != 0) {
             // A loop over the 16x8 pieces that handles the first and turns the registers round by one.
             const int pieces = static_cast<int>(ptx::here(columns / 8)); // a known number would be unrolled
             const unsigned lane = ptx::here(lane_);

@@ -22,6 +22,19 @@ Function symbol(void* library, const char* name)
     return reinterpret_cast<Function>(dlsym(library, name));
 }
 
+/// CUDA gives every lane 1 KB of stack, and libgomp asks for no more. Kernels for sm_90 stay within it; those for older
+/// devices, with other registers at their disposal, do not (tools/ptx_report says by how much).
+void deepen_stack(void* driver, int device)
+{
+    constexpr int stack_size = 0; // CU_LIMIT_STACK_SIZE
+    constexpr std::size_t bytes = 2048;
+    const auto set_limit = symbol<int (*)(int, std::size_t)>(driver, "cuCtxSetLimit");
+    // A region on the device leaves libgomp's context current in this thread.
+    if (set_limit != nullptr && offload::device_answers(device)) {
+        set_limit(stack_size, bytes);
+    }
+}
+
 void describe(DeviceInfo& info)
 {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -46,6 +59,9 @@ void describe(DeviceInfo& info)
     attribute(&info.multiprocessors, multiprocessor_count, info.index);
     if (attribute(&major, capability_major, info.index) == 0 && attribute(&minor, capability_minor, info.index) == 0) {
         info.capability = fmt::format("{}.{}", major, minor);
+        if (major < 9) {
+            deepen_stack(driver, info.index);
+        }
     }
     int number = 0;
     if (version(&number) == 0) {
