@@ -44,7 +44,7 @@ struct OnlineSoftmax {
         tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
             const bool is_new = correction[r] == -infinity; // nothing to move yet
             const bool moves = max[r] > (is_new ? -infinity : base[r] + Machine::lag());
-            correction[r] = moves & !is_new ? exp_difference<Machine>(base[r], max[r]) : 1.0F;
+            correction[r] = (moves && !is_new) ? exp_difference<Machine>(base[r], max[r]) : 1.0F;
             // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
             base[r] = moves ? max[r] : base[r];
             sum[r] *= correction[r];
