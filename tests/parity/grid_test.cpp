@@ -183,7 +183,8 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(Machines, GridRuns,
                          ::testing::Values(Target{"host", Machine::host, false, ""},
-                                           Target{"plain_on_device", Machine::plain, true, ""}),
+                                           Target{"plain_on_device", Machine::plain, true, ""},
+                                           Target{"device", Machine::automatic, true, ""}),
                          [](const auto& param) { return param.param.name; });
 
 TEST_P(GridRuns, FiftyBackwardRunsGiveTheSameBits)
