@@ -24,11 +24,15 @@ struct Pair {
 
     [[nodiscard]] std::int64_t scores() const { return queries * keys; }
 
-    /// The rule compares the largest of many errors: where few scores are visible, a larger batch makes them many.
-    [[nodiscard]] std::int64_t batch() const
+    /// The rule compares the largest of many errors: where a head has few visible scores, a larger batch makes them
+    /// many. `mask` is that of a Cell.
+    [[nodiscard]] std::int64_t batch(int mask) const
     {
-        const bool is_thin = std::min(queries, keys) < 16 && scores() < 100000;
-        return is_thin ? 6 : scores() < 30000 ? 2 : 1;
+        const std::int64_t corner = std::min(queries, keys); // a causal mask may leave a triangle of this size
+        const bool is_corner = (mask == 1 && queries < keys) || (mask == 2 && queries > keys);
+        const std::int64_t visible = is_corner ? corner * (corner + 1) / 2 : scores();
+        const std::int64_t wanted = visible < 20 ? 24 : visible < 3000 ? 6 : visible < 30000 ? 2 : 1;
+        return std::min(wanted, std::max<std::int64_t>(1, 120000 / keys)); // bounds the reference's memory
     }
 };
 
@@ -90,8 +94,8 @@ struct Cell {
                                      Inputs inputs) const
     {
         const auto [heads_q, heads_kv] = head_counts.at(static_cast<std::size_t>(heads));
-        AttentionCase attention({pair.batch(), heads_q, heads_kv, pair.queries, pair.keys, head_dim, head_dim}, dtype,
-                                seed, inputs);
+        AttentionCase attention({pair.batch(mask), heads_q, heads_kv, pair.queries, pair.keys, head_dim, head_dim},
+                                dtype, seed, inputs);
         Options& options = attention.options;
         options.causal = mask == 1 ? Causal::top_left : mask == 2 ? Causal::bottom_right : Causal::none;
         if (mask == 3) {
@@ -188,7 +192,8 @@ struct GridTest {
     /// Roughly its time: the reference's matrix products, and what goes with the scores and the inputs.
     [[nodiscard]] double cost(std::size_t cell_count) const
     {
-        const double heads_q = static_cast<double>(pair.batch()) * (is_grouped ? 4.7 : 2.0); // MQA costs no reference
+        const double heads_q =
+            static_cast<double>(pair.batch(mask)) * (is_grouped ? 4.7 : 2.0); // MQA costs no reference
         const double visible = mask == 0 ? 1.0 : mask == 3 ? 0.67 : 0.55;
         const auto d = static_cast<double>(head_dim);
         return static_cast<double>(cell_count) * heads_q *
