@@ -93,8 +93,11 @@ int main(int argc, char** argv)
     const std::map<std::string, DType> dtype_names{
         {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
     const std::map<std::string, Backend> backends{{"openmp", Backend::openmp}, {"reference", Backend::reference}};
-    const std::map<std::string, Machine> machines{
-        {"auto", Machine::automatic}, {"host", Machine::host}, {"plain", Machine::plain}, {"tensor", Machine::tensor}};
+    const std::map<std::string, Machine> machines{{"auto", Machine::automatic},
+                                                  {"host", Machine::host},
+                                                  {"plain", Machine::plain},
+                                                  {"hopper", Machine::hopper},
+                                                  {"tensor", Machine::tensor}};
     const std::map<std::string, Device::Kind> kinds{{"host", Device::Kind::host}, {"gpu", Device::Kind::gpu}};
     setup.options.backend = Backend::openmp;
     setup.options.device.kind = Device::Kind::host;

@@ -44,6 +44,11 @@ int main() {
     set(FLASHOMP_NVPTX_RUNS "${runs}" CACHE INTERNAL "Where the probe ran on the machine that configured")
 endfunction()
 
+# The Hopper machine's instructions are of PTX ISA 8.0 and .target sm_90a: -B has g++ call cmake/hopper/as, which says so.
+option(FLASHOMP_HOPPER "Kernels with Hopper's warpgroup products, for GPUs of compute capability 9.0" ON)
+set(FLASHOMP_HOPPER_FLAGS -foffload=nvptx-none
+    "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm -B${PROJECT_SOURCE_DIR}/cmake/hopper/")
+
 # With an offload compiler installed g++ would build every OpenMP file for the GPU; only offload/ is meant to be.
 set(FLASHOMP_NO_OFFLOAD_FLAGS "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -167,10 +167,10 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r];                    // ΣP over the keys
         const float all_p = keeps_shift ? 1.0F : sum[r] + sink_p;
         const bool dead = all_p == 0.0F; // a NaN is not: it must show
-        const float corrected = softcap && !keeps_shift ? delta[r] : (shift[r] + delta[r] * keys_p) / all_p;
+        const float corrected = softcap && !keeps_shift ? delta[r] : quotient(shift[r] + delta[r] * keys_p, all_p);
         saved_residual[r] = dead ? 0.0F : log2_fast(all_p);
         saved_delta[r] = dead ? 0.0F : corrected;
-        sum[r] = dead ? 0.0F : scale / all_p;
+        sum[r] = dead ? 0.0F : quotient(scale, all_p);
     });
     tile.sync();
     tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim),

@@ -61,6 +61,13 @@ Ran run_tensor(const Params& params, const Launch& launch);
 /// Whether this build has the tensor-core machine.
 bool has_tensor_machine();
 
+/// A pass on the tensor-core machine with Hopper's warpgroup products. Only after load_hopper_machine() was true.
+Ran run_hopper(const Params& params, const Launch& launch);
+
+/// Opens the library with the Hopper machine, whose GPU code every device of the process is then given: only on
+/// devices of compute capability 9.0. False where the build has none.
+bool load_hopper_machine();
+
 /// A merge, as a target region on `device` (-1: on the host).
 Ran run_merge(const MergeParams& params, int device, int threads);
 

@@ -1,5 +1,5 @@
 // The passes on the tensor-core machine, one target region a pass like launch_plain.cpp. Compiled once for every
-// depth, FLASHOMP_TENSOR_DEPTH.
+// depth, FLASHOMP_TENSOR_DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with the warpgroups' (1).
 #include "pass.hpp"
 #include "tensor_shapes.hpp"
 #include "tile/tensor.hpp"
@@ -10,17 +10,23 @@ namespace flashomp::offload {
 
 namespace {
 
+constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
+{
+    return FLASHOMP_HOPPER != 0 ? hopper_shape(pass, depth, modified) : tensor_shape(pass, depth, modified);
+}
+
 template <int head_depth, class M, Pass pass, bool is_modified>
 struct TensorConfig {
     using Math = M;
     enum : int {
         depth = head_depth,
-        fragments = tensor_shape(pass, head_depth, is_modified).fragments,
-        stream_rows = tensor_shape(pass, head_depth, is_modified).stream_rows,
-        warps = tensor_shape(pass, head_depth, is_modified).warps,
-        second_in_memory = tensor_shape(pass, head_depth, is_modified).second_in_memory,
+        fragments = shape_of(pass, head_depth, is_modified).fragments,
+        stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
+        warps = shape_of(pass, head_depth, is_modified).warps,
+        second_in_memory = shape_of(pass, head_depth, is_modified).second_in_memory,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
+        hopper = FLASHOMP_HOPPER,
     };
 };
 
@@ -29,17 +35,23 @@ static_assert(TileMachine<TensorMachine<TensorConfig<FLASHOMP_TENSOR_DEPTH, ptx:
 } // namespace
 
 #pragma omp declare target
+/// A function that calls nothing, not even a 64-bit division: in one that does, wgmma waits for every product.
+template <int depth, Pass pass, bool modified, class Math>
+static __attribute__((noinline, noclone)) void run_one(const Params& params, float* memory, WorkItem work)
+{
+    if (is_nvptx()) { // no such instructions on the host: plan() never sends it here
+        run_block<pass, modified>(TensorMachine<TensorConfig<depth, Math, pass, modified>>(memory), params, work);
+    }
+}
+
 template <int depth, Pass pass, bool modified, class Math>
 static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
 {
-    if (!is_nvptx()) {
-        return; // no such instructions here: plan() never sends the host
-    }
     const Work work(params, launch);
     for (std::int64_t round = 0; round * teams < work.items; ++round) {
         const std::int64_t i = turn(round, team, teams);
-        if (i < work.items) { // a machine for each: copies of one would live in memory
-            run_item<pass, modified>(TensorMachine<TensorConfig<depth, Math, pass, modified>>(memory), params, work, i);
+        if (i < work.items) {
+            run_one<depth, pass, modified, Math>(params, memory, work.item(i));
         }
     }
 }
@@ -73,7 +85,7 @@ Ran run_tensor_depth<FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& 
     Ran ran;
     for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-        if constexpr (tensor_shape(pass, depth, modified).fragments > 0) {
+        if constexpr (shape_of(pass, depth, modified).fragments > 0) {
             ran = params.element == Element::bfloat16
                       ? run_pass<depth, pass, modified, ptx::BFloat16Math>(params, launch)
                       : run_pass<depth, pass, modified, ptx::Float16Math>(params, launch);

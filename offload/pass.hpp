@@ -65,19 +65,29 @@ FLASHOMP_INLINE std::int64_t turn(std::int64_t round, int crew, int crews)
     return round * crews + (round % 2 == 0 ? crew : crews - 1 - crew);
 }
 
+/// One block of a pass that has resident blocks.
+template <Pass pass, bool modified, class Machine>
+FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& work)
+{
+    if constexpr (pass == Pass::forward) {
+        forward_block<modified>(tile, p, work);
+    } else if constexpr (pass == Pass::backward_query) {
+        backward_query_block<modified>(tile, p, work);
+    } else {
+        static_assert(pass == Pass::backward_key);
+        backward_key_block<modified>(tile, p, work);
+    }
+}
+
 template <Pass pass, bool modified, class Machine>
 FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, std::int64_t index)
 {
-    if constexpr (pass == Pass::forward) {
-        forward_block<modified>(tile, p, work.item(index));
-    } else if constexpr (pass == Pass::backward_query) {
-        backward_query_block<modified>(tile, p, work.item(index));
-    } else if constexpr (pass == Pass::backward_key) {
-        backward_key_block<modified>(tile, p, work.item(index));
-    } else if constexpr (pass == Pass::backward_bias) {
+    if constexpr (pass == Pass::backward_bias) {
         backward_bias_block(tile, p, index);
-    } else {
+    } else if constexpr (pass == Pass::backward_sink) {
         backward_sink_block(tile, p, index);
+    } else {
+        run_block<pass, modified>(tile, p, work.item(index));
     }
 }
 

@@ -71,7 +71,7 @@ struct Score {
         float s = scale * dot;
         if constexpr (modified) {
             if (softcap > 0.0F) {
-                s = softcap * tanh_fast(s / softcap);
+                s = softcap * tanh_fast(quotient(s, softcap));
             }
             const int distance = i + delta - j;
             s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
@@ -114,7 +114,7 @@ struct Score {
         if (softcap <= 0.0F) {
             return 1.0F;
         }
-        const float t = tanh_fast(scale * dot / softcap);
+        const float t = tanh_fast(quotient(scale * dot, softcap));
         return 1.0F - t * t;
     }
 };

@@ -65,7 +65,7 @@ struct OnlineSoftmax {
             const float move = exp_difference<Machine>(seen, top);
             const float l = sum[r] * move + (has_sink ? exp_difference<Machine>(sink, top) : 0.0F);
             const bool dead = l == 0.0F; // a NaN is not: it must show
-            correction[r] = dead ? 0.0F : move / l;
+            correction[r] = dead ? 0.0F : quotient(move, l);
             const float alive = l < infinity ? top + log2_fast(l) * ln_2 : l;
             lse[r] = dead ? -infinity : alive;
         });

@@ -40,7 +40,30 @@ constexpr TensorShape tensor_shape(Pass pass, int depth, bool modified)
     return {0, 0, 0};
 }
 
-/// run_tensor() for one depth.
+/// The same for warpgroup products, whose right operands need no registers.
+constexpr TensorShape hopper_shape(Pass pass, int depth, bool modified)
+{
+    if (depth > 128) {
+        return {0, 0, 0};
+    }
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64 ? TensorShape{2, 64, 4} : TensorShape{1, 32, 8};
+    case Pass::backward_query:
+        return depth == 64 ? TensorShape{1, 64, 8} : TensorShape{1, 32, 8};
+    case Pass::backward_key:
+        if (depth == 128 && modified) {
+            return {0, 0, 0};
+        }
+        return depth == 64 ? TensorShape{1, 64, 8} : TensorShape{1, 16, 4, true};
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+        break;
+    }
+    return {0, 0, 0};
+}
+
+/// run_tensor() or run_hopper() for one depth.
 template <int depth>
 Ran run_tensor_depth(const Params& params, const Launch& launch);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile/element.hpp"
+#include "tile/team_memory.hpp"
 
 #pragma omp declare target
 
@@ -38,6 +39,21 @@ FLASHOMP_INLINE float exp_difference(float a, float b)
     return exp2_fast((a - b) * log2_e);
 }
 
+/// x / y, at most one unit in the last place off; y neither 0 nor subnormal nor infinite. On a GPU a division is a
+/// function call where those must be right.
+FLASHOMP_INLINE float quotient(float x, float y)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+    if (is_nvptx()) {
+        float r = 0.0F;
+        asm("{ .reg .f32 a; mov.b32 a, %1; rcp.approx.ftz.f32 a, a; mov.b32 %0, a; }" : "=r"(r) : "r"(y));
+        const float q = x * r;
+        return __builtin_fmaf(__builtin_fmaf(-q, y, x), r, q);
+    }
+#endif
+    return x / y;
+}
+
 /// log2(x) for finite x >= 2^-126, absolute error below 3e-7 for the mantissa part.
 FLASHOMP_INLINE float log2_fast(float x)
 {
@@ -45,7 +61,7 @@ FLASHOMP_INLINE float log2_fast(float x)
     const std::uint32_t bits = bits_of(x);
     const std::uint32_t e = (bits - 0x3F3504F3U) & 0xFF800000U;
     const float m = float_of(bits - e);
-    const float z = (m - 1.0F) / (m + 1.0F);
+    const float z = quotient(m - 1.0F, m + 1.0F);
     const float z2 = z * z;
     float y = 2.0F / 9.0F;
     y = y * z2 + 2.0F / 7.0F;
@@ -68,7 +84,7 @@ FLASHOMP_INLINE float tanh_fast(float x)
     y = y * z - 3.33332819422e-1F;
     const float small = y * z * x + x;
     const float bounded = a > 20.0F ? 20.0F : a; // tanh(20) rounds to 1; keeps exp2 in range
-    const float large = 1.0F - 2.0F / (exp2_fast(2.0F * log2_e * bounded) + 1.0F);
+    const float large = 1.0F - quotient(2.0F, exp2_fast(2.0F * log2_e * bounded) + 1.0F);
     return a < 0.625F ? small : (x < 0.0F ? -large : large);
 }
 

@@ -237,6 +237,8 @@ FLASHOMP_INLINE float exp2_approx(float x)
 
 /// What depends on the 16-bit type.
 struct BFloat16Math {
+    enum : int { is_bfloat16 = 1 };
+
     /// cvt.rn.bf16x2.f32: two floats to one register, the first in the low half.
     static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
     {
@@ -276,6 +278,8 @@ struct BFloat16Math {
 };
 
 struct Float16Math {
+    enum : int { is_bfloat16 = 0 };
+
     /// cvt.rn.f16x2.f32
     static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
     {

@@ -16,7 +16,7 @@ FLASHOMP_NO_INLINE float* team_memory()
     if (is_nvptx()) {
         unsigned long long address = 0;
         // "r" for a 64-bit operand is what the host's front end accepts too; inside, everything is a typed .reg.
-        asm volatile("{ .shared .align 128 .b8 flashomp_pool[48640]; .reg .u64 a; mov.u64 a, flashomp_pool;"
+        asm volatile("{ .shared .align 1024 .b8 flashomp_pool[48640]; .reg .u64 a; mov.u64 a, flashomp_pool;"
                      " cvta.shared.u64 %0, a; }"
                      : "=r"(address));
         memory = reinterpret_cast<float*>(address);

@@ -13,6 +13,9 @@
 #include "tile/machine.hpp"
 #include "tile/math.hpp"
 #include "tile/ptx.hpp"
+#include "tile/wgmma.hpp"
+
+#include <utility>
 
 #pragma omp declare target
 
@@ -150,6 +153,9 @@ public:
 #pragma GCC unroll 64
             for (int k = 0; k < depth / 16; ++k) {
                 block.a[m][k] = left_operand(start, m, k);
+                if constexpr (Config::hopper != 0) {
+                    ptx::keep(block.a[m][k], memory_);
+                }
             }
         }
         ptx::barrier<threads>(); // before the next block comes this way
@@ -203,20 +209,23 @@ public:
         if (range.begin >= range.end) {
             return;
         }
-        int stage = 1;
-        for (int j0 = range.begin - step; j0 < range.end; j0 += step) { // the first round only loads
+        int stage = 0;
+        load_block(range.begin, 0);
+        ptx::copy_commit();
+        for (int j0 = range.begin; j0 < range.end; j0 += step) {
             if constexpr (Config::refetch != 0) {
                 ptx::refetch();
             }
             ptx::copy_wait<0>();
+            if constexpr (Config::hopper != 0) {
+                ptx::publish_shared();
+            }
             ptx::barrier<threads>(); // this block is there for all, and nobody reads the other stage any more
             if (j0 + step < range.end) {
                 load_block(j0 + step, stage ^ 1);
                 ptx::copy_commit();
             }
-            if (j0 >= range.begin) {
-                compute(j0, stage);
-            }
+            compute(j0, stage);
             stage ^= 1;
         }
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
@@ -245,16 +254,17 @@ public:
 
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
     {
+        if constexpr (Config::hopper != 0) {
+            accumulate_group(a, s, stream, std::make_integer_sequence<int, columns / 16>());
+            return;
+        }
         const std::uint32_t base = stream.address + along_columns();
 #pragma GCC unroll 64
         for (int k = 0; k < columns / 16; ++k) {
             ptx::Four left[fragments];
 #pragma GCC unroll 8
             for (int m = 0; m < fragments; ++m) {
-                left[m] = {{Math::pack(s.s[m][2 * k][0], s.s[m][2 * k][1]),
-                            Math::pack(s.s[m][2 * k][2], s.s[m][2 * k][3]),
-                            Math::pack(s.s[m][2 * k + 1][0], s.s[m][2 * k + 1][1]),
-                            Math::pack(s.s[m][2 * k + 1][2], s.s[m][2 * k + 1][3])}};
+                left[m] = packed(s, m, k);
             }
 #pragma GCC unroll 64
             for (int n = 0; n < depth / 16; ++n) {
@@ -614,9 +624,21 @@ private:
         }
     }
 
+    /// Two neighbouring 16x8 pieces of scores as a left operand.
+    static FLASHOMP_INLINE ptx::Four packed(const Scores& s, int m, int k)
+    {
+        return {{Math::pack(s.s[m][2 * k][0], s.s[m][2 * k][1]), Math::pack(s.s[m][2 * k][2], s.s[m][2 * k][3]),
+                 Math::pack(s.s[m][2 * k + 1][0], s.s[m][2 * k + 1][1]),
+                 Math::pack(s.s[m][2 * k + 1][2], s.s[m][2 * k + 1][3])}};
+    }
+
     /// s = block·streamᵀ
     FLASHOMP_INLINE void product(Scores& s, const Resident& block, StreamBlock stream)
     {
+        if constexpr (Config::hopper != 0) {
+            product_of_group(s, block, stream, std::make_integer_sequence<int, depth / 16>());
+            return;
+        }
         const std::uint32_t base = stream.address + along_rows();
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
@@ -646,6 +668,79 @@ private:
                 }
             }
         }
+    }
+
+    // Hopper: the products of four warps at once, straight from the streamed block.
+
+    template <int fragment, int... i>
+    static FLASHOMP_INLINE void set_all(const float* d, std::integer_sequence<int, i...>)
+    {
+        (ptx::set_accumulator<fragment, i>(d[i]), ...);
+    }
+
+    template <int fragment, int... i>
+    static FLASHOMP_INLINE void get_all(float* d, std::integer_sequence<int, i...>)
+    {
+        ((d[i] = ptx::get_accumulator<fragment, i>()), ...);
+    }
+
+    template <int... step>
+    FLASHOMP_INLINE void product_of_group(Scores& s, const Resident& block, StreamBlock stream,
+                                          std::integer_sequence<int, step...>)
+    {
+        constexpr auto all = std::make_integer_sequence<int, columns / 2>();
+        ptx::open_product<columns / 2>();
+        ptx::fence_products();
+        (ptx::multiply_add<Math::is_bfloat16, columns, 0, (step > 0), false>(
+             left(block, 0, step), ptx::matrix_descriptor(stream.address + panel(2 * step) + step % 4 * 32, 0)),
+         ...);
+        if constexpr (fragments > 1) {
+            (ptx::multiply_add<Math::is_bfloat16, columns, 1, (step > 0), false>(
+                 left(block, 1, step), ptx::matrix_descriptor(stream.address + panel(2 * step) + step % 4 * 32, 0)),
+             ...);
+        }
+        ptx::finish_products();
+        get_all<0>(&s.s[0][0][0], all);
+        if constexpr (fragments > 1) {
+            get_all<1>(&s.s[1][0][0], all);
+        }
+        ptx::close_product();
+    }
+
+    FLASHOMP_INLINE ptx::Four left(const Resident& block, int m, int k) const
+    {
+        return block.in_memory ? left_operand(block.address, m, k) : block.a[m][k];
+    }
+
+    template <int... step>
+    FLASHOMP_INLINE void accumulate_group(Accumulator& a, const Scores& s, StreamBlock stream,
+                                          std::integer_sequence<int, step...>)
+    {
+        constexpr auto all = std::make_integer_sequence<int, depth / 2>();
+        ptx::Four left[fragments][columns / 16] = {{packed(s, 0, step)...}};
+        if constexpr (fragments > 1) {
+            ((left[1][step] = packed(s, 1, step)), ...);
+        }
+        ptx::open_product<depth / 2>();
+        set_all<0>(&a.c[0][0][0], all);
+        if constexpr (fragments > 1) {
+            set_all<1>(&a.c[1][0][0], all);
+        }
+        ptx::fence_products();
+        (ptx::multiply_add<Math::is_bfloat16, depth, 0, true, true>(
+             left[0][step], ptx::matrix_descriptor(stream.address + step * 2048, columns * 128)),
+         ...);
+        if constexpr (fragments > 1) {
+            (ptx::multiply_add<Math::is_bfloat16, depth, 1, true, true>(
+                 left[1][step], ptx::matrix_descriptor(stream.address + step * 2048, columns * 128)),
+             ...);
+        }
+        ptx::finish_products();
+        get_all<0>(&a.c[0][0][0], all);
+        if constexpr (fragments > 1) {
+            get_all<1>(&a.c[1][0][0], all);
+        }
+        ptx::close_product();
     }
 
     std::uint32_t memory_; ///< the crew's; streams come first in it

@@ -163,9 +163,10 @@ void add_run_options(CLI::App& command, RunFlags& flags)
                                                 {{"auto", Machine::automatic},
                                                  {"host", Machine::host},
                                                  {"plain", Machine::plain},
-                                                 {"tensor", Machine::tensor}});
+                                                 {"tensor", Machine::tensor},
+                                                 {"hopper", Machine::hopper}});
         },
-        "tile machine: auto (default), host, plain or tensor");
+        "tile machine: auto (default), host, plain, tensor or hopper");
     add_parsed(
         command, "--threads", "N", group,
         [&flags](const std::string& text) {

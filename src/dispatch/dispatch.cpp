@@ -51,6 +51,8 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
 offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const offload::HostIsa& isa)
 {
     switch (pass.machine) {
+    case Machine::hopper:
+        return offload::run_hopper(params, pass.launch);
     case Machine::tensor:
         return offload::run_tensor(params, pass.launch);
     case Machine::plain:

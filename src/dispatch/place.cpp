@@ -6,6 +6,7 @@
 #include "flashomp/device.hpp"
 #include "flashomp/error.hpp"
 
+#include <cstdlib>
 #include <fmt/format.h>
 #include <omp.h>
 #include <vector>
@@ -20,6 +21,16 @@ namespace {
         found.empty() ? std::string(why_no_device()) : fmt::format("only {} GPU(s) were found", found.size());
     throw Error(fmt::format("device was {}, but {}; allowed are: auto, host{}.", index, reason,
                             found.empty() ? "" : fmt::format(", 0 to {}", found.size() - 1)));
+}
+
+/// FLASHOMP_DEVICE_ISA=sm_80 keeps to what every GPU can do.
+bool may_use_hopper(const DeviceInfo& device)
+{
+    const char* isa = std::getenv("FLASHOMP_DEVICE_ISA"); // NOLINT(concurrency-mt-unsafe)
+    if (isa != nullptr && *isa != '\0' && std::string_view(isa) != "sm_80" && std::string_view(isa) != "sm_90a") {
+        throw Error(fmt::format("FLASHOMP_DEVICE_ISA was '{}'; allowed are: sm_80, sm_90a.", isa));
+    }
+    return device.capability == "9.0" && (isa == nullptr || std::string_view(isa) != "sm_80");
 }
 
 } // namespace
@@ -67,6 +78,7 @@ Place choose_place(const Options& options)
     place.hardware.is_device = true;
     place.hardware.device = device.index;
     place.hardware.multiprocessors = device.multiprocessors;
+    place.hardware.has_hopper = may_use_hopper(device) && offload::load_hopper_machine();
     place.name = fmt::format("{} (device {})", device.name, device.index);
     place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
                                                   : "running on the GPU: it is the first one found";

@@ -113,6 +113,23 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
+const char* name_of(Machine machine)
+{
+    switch (machine) {
+    case Machine::hopper:
+        return "hopper";
+    case Machine::tensor:
+        return "tensor";
+    case Machine::plain:
+        return "plain";
+    case Machine::host:
+        return "host";
+    case Machine::automatic:
+        break;
+    }
+    return "automatic";
+}
+
 /// Head dims rounded up to what the tensor machine is compiled for.
 int tensor_depth(const Problem& problem)
 {
@@ -126,12 +143,21 @@ bool is_modified(const Problem& problem)
     return problem.softcap > 0.0 || problem.alibi_slopes || problem.bias || problem.dropout.probability > 0.0;
 }
 
-/// Why the tensor machine cannot run a pass; empty where it can.
-std::string tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem)
+{
+    const auto shape = machine == Machine::hopper ? offload::hopper_shape : offload::tensor_shape;
+    return shape(pass, tensor_depth(problem), is_modified(problem));
+}
+
+/// Why the tensor or Hopper machine cannot run a pass; empty where it can.
+std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const Tiling& tiling = problem.choice.tiling;
     if (!offload::has_tensor_machine() || !hardware.is_device) {
         return "the call runs on a GPU";
+    }
+    if (machine == Machine::hopper && !hardware.has_hopper) {
+        return "the GPU has compute capability 9.0 and the build its kernels";
     }
     if (problem.dtype == DType::float32) {
         return "the tensors are bfloat16 or float16";
@@ -139,18 +165,18 @@ std::string tensor_obstacle(Pass pass, const Problem& problem, const Hardware& h
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
         return "tiling leaves the block sizes, team_threads and global_memory alone";
     }
-    if (offload::tensor_shape(pass, tensor_depth(problem), is_modified(problem)).fragments == 0) {
+    if (shape_of(machine, pass, problem).fragments == 0) {
         return "there is a kernel for the head dim and options";
     }
     return {};
 }
 
-Launch tensor_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     Launch launch;
     launch.pass = pass;
     launch.depth = tensor_depth(problem);
-    const offload::TensorShape shape = offload::tensor_shape(pass, launch.depth, is_modified(problem));
+    const offload::TensorShape shape = shape_of(machine, pass, problem);
     launch.resident_rows = shape.resident_rows();
     launch.stream_rows = shape.stream_rows;
     launch.needs_memory = false;
@@ -165,7 +191,8 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const Machine wanted = problem.choice.machine;
     if (wanted == Machine::host && hardware.is_device) {
-        throw Error("machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor.");
+        throw Error(
+            "machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor, hopper.");
     }
     if (wanted == Machine::automatic && !hardware.is_device) {
         return Machine::host;
@@ -174,18 +201,27 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
         return wanted;
     }
     const bool is_option_pass = pass == Pass::backward_bias || pass == Pass::backward_sink;
-    const std::string obstacle = tensor_obstacle(pass, problem, hardware);
-    if (wanted == Machine::tensor && !obstacle.empty() && !is_option_pass) {
-        throw Error(fmt::format("machine was tensor, which is allowed only where {}.", obstacle));
+    if (wanted != Machine::automatic) {
+        const std::string obstacle = obstacle_to(wanted, pass, problem, hardware);
+        if (!obstacle.empty() && !is_option_pass) {
+            throw Error(fmt::format("machine was {}, which is allowed only where {}.", name_of(wanted), obstacle));
+        }
+        return obstacle.empty() ? wanted : Machine::plain;
     }
-    return obstacle.empty() ? Machine::tensor : Machine::plain;
+    for (const Machine machine : {Machine::hopper, Machine::tensor}) {
+        if (obstacle_to(machine, pass, problem, hardware).empty()) {
+            return machine;
+        }
+    }
+    return Machine::plain;
 }
 
 Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     switch (machine) {
+    case Machine::hopper:
     case Machine::tensor:
-        return tensor_pass(pass, problem, hardware);
+        return tensor_pass(machine, pass, problem, hardware);
     case Machine::plain:
         return plain_pass(pass, problem, hardware);
     case Machine::host:
@@ -267,9 +303,8 @@ std::vector<Pass> passes_of(const Problem& problem)
 /// Adds a machine to the names of a plan, once.
 void add_name(std::string& names, Machine machine, const Hardware& hardware)
 {
-    const std::string name = machine == Machine::tensor  ? "tensor"
-                             : machine == Machine::plain ? "plain"
-                                                         : fmt::format("host-{}", hardware.isa->name);
+    const std::string name =
+        machine == Machine::host ? fmt::format("host-{}", hardware.isa->name) : std::string(name_of(machine));
     if (names.find(name) == std::string::npos) {
         names += (names.empty() ? "" : "+") + name;
     }

@@ -15,6 +15,7 @@ struct Hardware {
     bool is_device = false;
     int device = -1;                       ///< OpenMP device number
     int multiprocessors = 0;               ///< of the device; 0 when unknown
+    bool has_hopper = false;               ///< whether the Hopper machine is there for it
     int threads = 1;                       ///< host threads
     const offload::HostIsa* isa = nullptr; ///< host instruction set
 };

@@ -1,0 +1,147 @@
+// Hopper's warpgroup products: wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operations"),
+// left operands in registers, right ones in team memory. They need .target sm_90a, which g++ cannot write:
+// cmake/hopper/as does.
+//
+// An asm statement takes 30 operands; the accumulators of a product are up to 128. So a product is a scope of PTX with
+// registers of its own: open it, set accumulators and left operands one by one, issue, get the accumulators, close it.
+// The driver's compiler makes one register of each of these and g++'s.
+#pragma once
+
+#include "tile/ptx.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload::ptx {
+
+/// What wgmma is told of a matrix in shared memory, in panels of 64 16-bit columns with a 128-byte swizzle ("Matrix
+/// Descriptor Format"): its eights of rows are 1024 bytes apart, its panels `panel_bytes`.
+FLASHOMP_INLINE std::uint64_t matrix_descriptor(std::uint32_t shared, std::uint32_t panel_bytes)
+{
+    constexpr std::uint64_t swizzle_128 = 1;
+    return swizzle_128 << 62 | std::uint64_t{1024 / 16} << 32 | std::uint64_t{panel_bytes / 16} << 16 | shared / 16;
+}
+
+/// fence.proxy.async.shared::cta: what has arrived in shared memory for this thread (cp.async) is there for wgmma, too.
+/// Without the state space it would be a fence of the whole GPU. The underscore becomes :: in cmake/hopper/as.
+FLASHOMP_INLINE void publish_shared()
+{
+    if (is_nvptx()) {
+        asm volatile("fence.proxy.async.shared_cta;" ::);
+    }
+}
+
+/// Opens a scope with `registers` accumulators for each of two fragments.
+template <int registers>
+FLASHOMP_INLINE void open_product()
+{
+    if (is_nvptx()) {
+        asm volatile("{ .reg .f32 d0_<%0>, d1_<%0>; .reg .pred adds;" ::"n"(registers));
+    }
+}
+
+FLASHOMP_INLINE void close_product()
+{
+    if (is_nvptx()) {
+        asm volatile("}" ::);
+    }
+}
+
+template <int fragment, int i>
+FLASHOMP_INLINE void set_accumulator(float x)
+{
+    if (is_nvptx()) {
+        asm volatile("mov.b32 d%1_%2, %0;" ::"r"(x), "n"(fragment), "n"(i));
+    }
+}
+
+template <int fragment, int i>
+FLASHOMP_INLINE float get_accumulator()
+{
+    float x = 0.0F;
+    if (is_nvptx()) {
+        asm volatile("mov.b32 %0, d%1_%2;" : "=r"(x) : "n"(fragment), "n"(i));
+    }
+    return x;
+}
+
+/// A second use of a left operand that a loop does not change, in a store that never happens (no shared address is that
+/// large). Of one whose only use is a wgmma in the loop, ptxas 13.0 gives the registers away after its first round.
+FLASHOMP_INLINE void keep(const Four& a, std::uint32_t address)
+{
+    if (is_nvptx()) {
+        asm volatile("{ .reg .pred never; setp.eq.u32 never, %1, 0xffffffff; @never st.shared.u32 [%1], %0; }" ::"r"(
+                         a.x[0]),
+                     "r"(address));
+    }
+}
+
+/// wgmma.fence: registers set so far may be used by what follows.
+FLASHOMP_INLINE void fence_products()
+{
+    if (is_nvptx()) {
+        asm volatile("wgmma.fence.sync.aligned;" ::);
+    }
+}
+
+/// wgmma.commit_group, wgmma.wait_group: waits until the products issued have been done.
+FLASHOMP_INLINE void finish_products()
+{
+    if (is_nvptx()) {
+        asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::);
+    }
+}
+
+// clang-format off
+// Accumulators by name: those of fragment %0, in tens and by hand for the rest.
+#define FLASHOMP_D2(a, b) "d%0_" #a ",d%0_" #b
+#define FLASHOMP_D10(t) FLASHOMP_D2(t##0, t##1) "," FLASHOMP_D2(t##2, t##3) "," FLASHOMP_D2(t##4, t##5) "," \
+                        FLASHOMP_D2(t##6, t##7) "," FLASHOMP_D2(t##8, t##9)
+#define FLASHOMP_D8 FLASHOMP_D2(0, 1) "," FLASHOMP_D2(2, 3) "," FLASHOMP_D2(4, 5) "," FLASHOMP_D2(6, 7)
+#define FLASHOMP_D16 FLASHOMP_D10() "," FLASHOMP_D2(10, 11) "," FLASHOMP_D2(12, 13) "," FLASHOMP_D2(14, 15)
+#define FLASHOMP_D32 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D2(30, 31)
+#define FLASHOMP_D64 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D10(3) "," FLASHOMP_D10(4) \
+                     "," FLASHOMP_D10(5) "," FLASHOMP_D2(60, 61) "," FLASHOMP_D2(62, 63)
+#define FLASHOMP_WGMMA(columns, type, accumulators)                                                                    \
+    asm volatile("{ .reg .b32 a<4>; mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7;"                   \
+                 " setp.ne.b32 adds, %2, 0; wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type        \
+                 " {" accumulators "}, {a0,a1,a2,a3}, %1, adds, 1, 1, %3; }" ::"n"(fragment),                            \
+                 "r"(right), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]))
+#define FLASHOMP_WGMMA_OF(type)                                                                                        \
+    if constexpr (columns == 16) {                                                                                     \
+        FLASHOMP_WGMMA(16, type, FLASHOMP_D8);                                                                         \
+    } else if constexpr (columns == 32) {                                                                              \
+        FLASHOMP_WGMMA(32, type, FLASHOMP_D16);                                                                        \
+    } else if constexpr (columns == 64) {                                                                              \
+        FLASHOMP_WGMMA(64, type, FLASHOMP_D32);                                                                        \
+    } else {                                                                                                           \
+        FLASHOMP_WGMMA(128, type, FLASHOMP_D64);                                                                       \
+    }
+// clang-format on
+
+/// wgmma.mma_async.m64nNk16: d = (adds ? d : 0) + a·b for 64 rows. Transposed: b's rows lie along the inner dimension
+/// instead of its columns.
+template <bool is_bfloat16, int columns, int fragment, bool adds, bool transposed>
+FLASHOMP_INLINE void multiply_add(const Four& a, std::uint64_t right)
+{
+    static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 128);
+    if (is_nvptx()) {
+        if constexpr (is_bfloat16) {
+            FLASHOMP_WGMMA_OF("bf16")
+        } else {
+            FLASHOMP_WGMMA_OF("f16")
+        }
+    }
+}
+
+#undef FLASHOMP_WGMMA_OF
+#undef FLASHOMP_WGMMA
+#undef FLASHOMP_D64
+#undef FLASHOMP_D32
+#undef FLASHOMP_D16
+#undef FLASHOMP_D10
+#undef FLASHOMP_D8
+#undef FLASHOMP_D2
+
+} // namespace flashomp::offload::ptx
+
+#pragma omp end declare target
