@@ -49,7 +49,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     auto v = tile.stream(p.head_dim_v);
     auto s = tile.scores();
     auto o = tile.accumulator(p.head_dim_v);
-    OnlineSoftmax<Machine> softmax(tile);
+    OnlineSoftmax<Machine> softmax(tile, modified ? 1.0F : p.scale);
 
     tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
 
@@ -68,14 +68,14 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
             tile.multiply(s, q, k[stage], Logit<modified, true>{score, i0, j0});
         }
         tile.sync();
-        softmax.update(tile, s);
+        const bool moved = softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
                 tile.map(s, DropoutFactor{score, i0, j0});
             }
         }
         tile.sync();
-        tile.accumulate(o, s, v[stage], softmax.correction);
+        tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
     tile.for_blocks(split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits), block_n, load, compute);
 

@@ -11,10 +11,12 @@
 
 namespace flashomp::offload {
 
-/// Whether probabilities are more than the softmax of scaled, masked dot products.
+/// Whether probabilities are more than the softmax of scaled, masked dot products. A scale that turns them round is:
+/// the largest dot product would not be the largest logit.
 FLASHOMP_INLINE bool has_modifications(const Params& p)
 {
-    return p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr || p.dropout_threshold != 0;
+    return p.scale <= 0.0F || p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr ||
+           p.dropout_threshold != 0;
 }
 
 /// The score modifications of one query head of one sequence.
@@ -131,7 +133,8 @@ struct DropoutFactor {
     }
 };
 
-/// The logits of one tile, from the dot products of rows that are queries and columns that are keys.
+/// The scores of one tile, from the dot products of rows that are queries and columns that are keys: logits where they
+/// are modified, else as they are, without the scale.
 template <bool modified, bool masked>
 struct Logit {
     const Score& score; // a copy of so many fields would not be kept in registers
@@ -140,6 +143,9 @@ struct Logit {
     template <class Row>
     FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
     {
+        if constexpr (!modified) {
+            return !masked || score.keeps(i0 + r, j0 + c) ? dot : -infinity;
+        }
         return score.template operator()<modified, masked>(dot, i0 + r, j0 + c);
     }
 };

@@ -14,42 +14,53 @@ FLASHOMP_INLINE float exp_difference(float a, float b)
     return Machine::exp2((a - b) * log2_e);
 }
 
-/// Running maximum m, base b and denominator l of every resident row.
+/// Base b and denominator l of every resident row.
 ///
-/// After each update, with s the logits seen so far: m = max(s), l = Σ e^(s - b), and the accumulator holds
-/// Σ e^(s - b)·v. On most machines b = m. One on which moving the accumulator to a new base is dear lets b stay behind
-/// m by up to Machine::lag(): the result is the same, as long as e^lag is no trouble for its number format. Rows that
-/// have seen only masked keys have m = -inf, b = l = 0.
+/// Scores are logits divided by `unit`: where the scale is all that is done to a dot product, it is multiplied with the
+/// factor that makes exp2 of exp (FlashAttention-2, section 3.1), and once a row instead of once a score.
+///
+/// After each update, with s the scores seen so far: l = Σ e^(unit·(s - b)), and the accumulator holds
+/// Σ e^(unit·(s - b))·v. On most machines b = max(s). One on which moving the accumulator to a new base is dear lets b
+/// stay behind by up to Machine::lag() in logits: the result is the same, as long as e^lag is no trouble for its number
+/// format. `limit` is where b must move. Rows that have seen only masked keys have limit = -inf, b = l = 0.
 template <class Machine>
 struct OnlineSoftmax {
     using Row = typename Machine::Row;
-    typename Machine::Stats max, sum, base, correction;
+    typename Machine::Stats sum, base, limit, correction;
+    float unit, factor, lag;
 
-    FLASHOMP_INLINE explicit OnlineSoftmax(Machine& tile)
-        : max(tile.row_stats()), sum(tile.row_stats()), base(tile.row_stats()), correction(tile.row_stats())
+    FLASHOMP_INLINE OnlineSoftmax(Machine& tile, float unit_)
+        : sum(tile.row_stats()), base(tile.row_stats()), limit(tile.row_stats()), correction(tile.row_stats()),
+          unit(unit_), factor(unit_ * log2_e), lag(Machine::lag() == 0.0F ? 0.0F : quotient(Machine::lag(), unit_))
     {
         tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
-            max[r] = -infinity;
             sum[r] = 0.0F;
             base[r] = 0.0F;
+            limit[r] = -infinity;
         });
     }
 
-    /// Takes in one tile of logits and leaves the probabilities e^(s - b) in it; correction is then the
+    /// Takes in one tile of scores and leaves the probabilities e^(unit·(s - b)) in it. If true, correction is then the
     /// factor that moves what was accumulated before to the new base. Row work only: no sync inside.
-    FLASHOMP_INLINE void update(Machine& tile, typename Machine::Scores& scores)
+    FLASHOMP_INLINE bool update(Machine& tile, typename Machine::Scores& scores)
     {
-        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = max[r]; });
-        tile.row_max(scores, max);
-        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
-            const bool is_new = correction[r] == -infinity; // nothing to move yet
-            const bool moves = max[r] > (is_new ? -infinity : base[r] + Machine::lag());
-            correction[r] = (moves && !is_new) ? exp_difference<Machine>(base[r], max[r]) : 1.0F;
-            // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
-            base[r] = moves ? max[r] : base[r];
-            sum[r] *= correction[r];
-        });
-        tile.exp_sum(scores, base, sum);
+        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = limit[r]; });
+        tile.row_max(scores, correction);
+        const bool moves_any = tile.any_above(correction, limit);
+        if (moves_any) {
+            tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
+                const float peak = correction[r];
+                const bool moves = peak > limit[r];
+                const bool is_new = limit[r] == -infinity; // nothing to move yet
+                correction[r] = (moves && !is_new) ? Machine::exp2((base[r] - peak) * factor) : 1.0F;
+                // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
+                base[r] = moves ? peak : base[r];
+                limit[r] = moves ? peak + lag : limit[r];
+                sum[r] *= correction[r];
+            });
+        }
+        tile.exp_sum(scores, base, factor, sum);
+        return moves_any;
     }
 
     /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to. A sink
@@ -59,7 +70,7 @@ struct OnlineSoftmax {
     {
         tile.complete(sum);
         tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA {
-            const float seen = max[r] == -infinity ? -infinity : base[r];
+            const float seen = limit[r] == -infinity ? -infinity : base[r] * unit;
             const float above = has_sink && sink > seen ? sink : seen;
             const float top = above == -infinity ? 0.0F : above;
             const float move = exp_difference<Machine>(seen, top);

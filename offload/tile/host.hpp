@@ -199,13 +199,14 @@ public:
                       Start::add);
     }
 
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, const Stats& factor)
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, bool scales,
+                                    const Stats& factor)
     {
-        for (int r = 0; r < rows_; ++r) {
+        for (int r = 0; scales && r < rows_; ++r) { // most tiles move no row's base
             float* row = a.data + std::ptrdiff_t{r} * a.padded;
             const float by = factor[r];
             if (by == 1.0F) {
-                continue; // most tiles do not move the maximum
+                continue;
             }
 #pragma omp simd
             for (int x = 0; x < a.padded; ++x) {
@@ -237,13 +238,23 @@ public:
         }
     }
 
-    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
+    FLASHOMP_INLINE bool any_above(const Stats& x, const Stats& y)
+    {
+        int above = 0;
+#pragma omp simd reduction(+ : above)
+        for (int r = 0; r < rows_; ++r) {
+            above += x[r] > y[r] ? 1 : 0;
+        }
+        return above > 0;
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float factor, const Stats& sum)
     {
         for (int c = 0; c < s.count; ++c) {
             float* row = s.data + std::ptrdiff_t{c} * s.rows;
 #pragma omp simd
             for (int r = 0; r < rows_; ++r) {
-                const float p = exp_difference(row[r], base[r]);
+                const float p = exp2_fast((row[r] - base[r]) * factor);
                 row[r] = p;
                 sum[r] += p;
             }

@@ -58,10 +58,11 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.multiply(s, r, t[stage], epilogue);     // s = f(r·tᵀ, r, c)
     m.multiply(s, r, t[stage], s, epilogue2); // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
     m.accumulate(a, s, t[stage]);             // a += s·t
-    m.accumulate(a, s, t[stage], x);          // a = a·x[r] + s·t
+    m.accumulate(a, s, t[stage], true, x);    // a = a·x[r] + s·t; false: all x[r] are 1 or not even set
     m.row_max(s, x);                          // x[r] = max(x[r], max over c of s)
     m.row_sum(s, x);                          // x[r] += sum over c of s, whole after complete()
-    m.exp_sum(s, x, x);                       // s = e^(s - x[r]); second: y[r] += sum over c of s, whole after complete()
+    { m.any_above(x, x) } -> std::same_as<bool>; // x[r] > y[r] in any row of the thread's; may be true without
+    m.exp_sum(s, x, 1.0F, x);                 // s = 2^((s - x[r])·factor); y[r] += sum over c of s, whole after complete()
     m.complete(x);                            // each row's sum, in every thread that has the row
     m.row_dot(rows, rows, x);                 // x[r] = sum of products of two rows in memory
     m.for_rows(row);                          // f(r) for every resident row

@@ -233,7 +233,7 @@ public:
         accumulate_scaled(a, s, stream, [](int) FLASHOMP_LAMBDA { return 1.0F; });
     }
 
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, const Stats& factor)
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, bool, const Stats& factor)
     {
         accumulate_scaled(a, s, stream, [=](int r) FLASHOMP_LAMBDA { return factor[r]; });
     }
@@ -265,7 +265,13 @@ public:
         });
     }
 
-    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
+    /// What one thread finds is not known to the others, who must all do the same.
+    FLASHOMP_INLINE bool any_above(const Stats&, const Stats&)
+    {
+        return true;
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float factor, const Stats& sum)
     {
         float* const data = s.data;
         const int stride = s.stride, count = s.count;
@@ -273,7 +279,7 @@ public:
             float total = sum[r];
             const float b = base[r];
             for (int c = 0; c < count; ++c) {
-                const float p = exp_difference(data[c * stride + r], b);
+                const float p = exp2_fast((data[c * stride + r] - b) * factor);
                 data[c * stride + r] = p;
                 total += p;
             }

@@ -15,6 +15,7 @@
 #include "tile/ptx.hpp"
 #include "tile/wgmma.hpp"
 
+#include <type_traits>
 #include <utility>
 
 #pragma omp declare target
@@ -68,9 +69,13 @@ public:
     struct Scores {
         float s[fragments][columns / 8][4];
     };
-    struct Accumulator {
+    struct WarpAccumulator {
         float c[fragments][depth / 8][4];
     };
+    struct GroupAccumulator {
+        int group; ///< of registers of wgmma, one more for each fragment; a constant once all is inlined
+    };
+    using Accumulator = std::conditional_t<Config::hopper != 0, GroupAccumulator, WarpAccumulator>;
     struct Stats {
         float* v;
         FLASHOMP_INLINE float& operator[](Row r) const { return v[r.slot]; }
@@ -114,7 +119,22 @@ public:
         return s;
     }
     FLASHOMP_INLINE Scores scores() { return {}; }
-    FLASHOMP_INLINE Accumulator accumulator(int) { return {}; }
+    FLASHOMP_INLINE Accumulator accumulator(int)
+    {
+        if constexpr (Config::hopper != 0) {
+            const Accumulator a{used_groups_};
+            used_groups_ += fragments;
+            ptx::declare_accumulators<depth / 2>(a.group);
+            clear_group(a.group, all_of_depth());
+            if constexpr (fragments > 1) {
+                ptx::declare_accumulators<depth / 2>(a.group + 1);
+                clear_group(a.group + 1, all_of_depth());
+            }
+            return a;
+        } else {
+            return {};
+        }
+    }
     FLASHOMP_INLINE Stats row_stats()
     {
         const Stats s{&row_stats_[used_stats_ * row_slots]};
@@ -256,44 +276,29 @@ public:
     {
         if constexpr (Config::hopper != 0) {
             accumulate_group(a, s, stream, std::make_integer_sequence<int, columns / 16>());
-            return;
-        }
-        const std::uint32_t base = stream.address + along_columns();
-#pragma GCC unroll 64
-        for (int k = 0; k < columns / 16; ++k) {
-            ptx::Four left[fragments];
-#pragma GCC unroll 8
-            for (int m = 0; m < fragments; ++m) {
-                left[m] = packed(s, m, k);
-            }
-#pragma GCC unroll 64
-            for (int n = 0; n < depth / 16; ++n) {
-                const ptx::Four right =
-                    ptx::load_matrices_transposed(base + chunk_offset(2 * n, lane_ / 16) + k * 16 * 128);
-#pragma GCC unroll 8
-                for (int m = 0; m < fragments; ++m) {
-                    Math::multiply_add(a.c[m][2 * n], left[m], right.x[0], right.x[1]);
-                    Math::multiply_add(a.c[m][2 * n + 1], left[m], right.x[2], right.x[3]);
-                }
-            }
+        } else {
+            accumulate_warp(a, s, stream);
         }
     }
 
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, const Stats& factor)
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, bool scales,
+                                    const Stats& factor)
     {
-        bool moved = false;
+        if (scales) { // true for the whole warp; most blocks move no row's base
+            if constexpr (Config::hopper != 0) {
+                scale_group(a.group, factor.v, all_of_depth());
+                if constexpr (fragments > 1) {
+                    scale_group(a.group + 1, factor.v + 2, all_of_depth());
+                }
+            } else {
 #pragma GCC unroll 8
-        for (int slot = 0; slot < row_slots; ++slot) {
-            moved |= factor.v[slot] != 1.0F;
-        }
-        if (ptx::any_lane(moved)) { // most blocks move no row's maximum
-#pragma GCC unroll 8
-            for (int m = 0; m < fragments; ++m) {
+                for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
-                for (int n = 0; n < depth / 8; ++n) {
+                    for (int n = 0; n < depth / 8; ++n) {
 #pragma GCC unroll 4
-                    for (int e = 0; e < 4; ++e) {
-                        a.c[m][n][e] *= factor.v[2 * m + e / 2];
+                        for (int e = 0; e < 4; ++e) {
+                            a.c[m][n][e] *= factor.v[2 * m + e / 2];
+                        }
                     }
                 }
             }
@@ -321,22 +326,31 @@ public:
             [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
     }
 
-    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, const Stats& sum)
+    FLASHOMP_INLINE bool any_above(const Stats& x, const Stats& y)
+    {
+        bool above = false;
+#pragma GCC unroll 8
+        for (int slot = 0; slot < row_slots; ++slot) {
+            above |= x.v[slot] > y.v[slot];
+        }
+        return ptx::any_lane(above);
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float by, const Stats& sum)
     {
         float scaled[row_slots];
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
-            scaled[slot] = base.v[slot] * log2_e;
+            scaled[slot] = base.v[slot] * by;
         }
         reduce(
             sum,
             [&](int m, int n, int e) FLASHOMP_LAMBDA {
                 float& x = s.s[m][n][e];
                 const int slot = 2 * m + e / 2;
-                // One fused multiply-add an element; what base·log2 e loses is common to the row, but LSE does not know
-                // of it: with ALiBi's logits of thousands the difference comes first.
-                x = exp2(Config::modified != 0 ? (x - base.v[slot]) * log2_e
-                                               : __builtin_fmaf(x, log2_e, -scaled[slot]));
+                // One fused multiply-add an element; what base·by loses is common to the row, but LSE does not know of
+                // it: with ALiBi's logits of thousands the difference comes first.
+                x = exp2(Config::modified != 0 ? (x - base.v[slot]) * by : __builtin_fmaf(x, by, -scaled[slot]));
                 return x;
             },
             [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
@@ -406,6 +420,7 @@ public:
             return;
         }
         // By way of the stages, so that whole rows go out together. Nobody reads them any more: for_blocks has ended.
+        const WarpAccumulator c = values(a);
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
@@ -413,7 +428,7 @@ public:
             const std::uint32_t base = memory_ + row_offset(static_cast<unsigned>(r.index)) + 4 * (lane_ % 4);
 #pragma GCC unroll 64
             for (int n = 0; n < depth / 8; ++n) {
-                const float* const pair = &a.c[slot / 2][n][slot % 2 * 2];
+                const float* const pair = &c.c[slot / 2][n][slot % 2 * 2];
                 ptx::store_shared_32(base + panel(n) + ((n % 8) ^ (lane_ / 4)) * 16,
                                      Math::pack(pair[0] * by, pair[1] * by));
             }
@@ -606,6 +621,7 @@ private:
     template <class F, class Write>
     FLASHOMP_INLINE void store_pairs(const Accumulator& a, const Rows& rows, const F& f, const Write& write)
     {
+        const WarpAccumulator c = values(a);
         const int t = static_cast<int>(lane_ % 4);
 #pragma GCC unroll 8
         for (int slot = 0; slot < row_slots; ++slot) {
@@ -616,7 +632,7 @@ private:
                 for (int n = 0; n < depth / 8; ++n) {
                     const int x = 8 * n + 2 * t;
                     if (x < rows.depth) {
-                        const float* const pair = &a.c[slot / 2][n][slot % 2 * 2];
+                        const float* const pair = &c.c[slot / 2][n][slot % 2 * 2];
                         write(r.index * rows.stride + x, x + 1 < rows.depth, pair[0] * by, pair[1] * by);
                     }
                 }
@@ -637,8 +653,13 @@ private:
     {
         if constexpr (Config::hopper != 0) {
             product_of_group(s, block, stream, std::make_integer_sequence<int, depth / 16>());
-            return;
+        } else {
+            product_of_warp(s, block, stream);
         }
+    }
+
+    FLASHOMP_INLINE void product_of_warp(Scores& s, const Resident& block, StreamBlock stream)
+    {
         const std::uint32_t base = stream.address + along_rows();
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
@@ -670,18 +691,67 @@ private:
         }
     }
 
-    // Hopper: the products of four warps at once, straight from the streamed block.
-
-    template <int fragment, int... i>
-    static FLASHOMP_INLINE void set_all(const float* d, std::integer_sequence<int, i...>)
+    FLASHOMP_INLINE void accumulate_warp(WarpAccumulator& a, const Scores& s, StreamBlock stream)
     {
-        (ptx::set_accumulator<fragment, i>(d[i]), ...);
+        const std::uint32_t base = stream.address + along_columns();
+#pragma GCC unroll 64
+        for (int k = 0; k < columns / 16; ++k) {
+            ptx::Four left[fragments];
+#pragma GCC unroll 8
+            for (int m = 0; m < fragments; ++m) {
+                left[m] = packed(s, m, k);
+            }
+#pragma GCC unroll 64
+            for (int n = 0; n < depth / 16; ++n) {
+                const ptx::Four right =
+                    ptx::load_matrices_transposed(base + chunk_offset(2 * n, lane_ / 16) + k * 16 * 128);
+#pragma GCC unroll 8
+                for (int m = 0; m < fragments; ++m) {
+                    Math::multiply_add(a.c[m][2 * n], left[m], right.x[0], right.x[1]);
+                    Math::multiply_add(a.c[m][2 * n + 1], left[m], right.x[2], right.x[3]);
+                }
+            }
+        }
     }
 
-    template <int fragment, int... i>
-    static FLASHOMP_INLINE void get_all(float* d, std::integer_sequence<int, i...>)
+    // Hopper: the products of four warps at once, straight from the streamed block.
+
+    static constexpr auto all_of_depth()
     {
-        ((d[i] = ptx::get_accumulator<fragment, i>()), ...);
+        return std::make_integer_sequence<int, depth / 2>();
+    }
+
+    template <int... i>
+    static FLASHOMP_INLINE void clear_group(int group, std::integer_sequence<int, i...>)
+    {
+        (ptx::clear_accumulator<i>(group), ...);
+    }
+
+    /// `by` are the factors of a fragment's two rows.
+    template <int... i>
+    static FLASHOMP_INLINE void scale_group(int group, const float* by, std::integer_sequence<int, i...>)
+    {
+        (ptx::scale_accumulator<i>(group, by[i / 2 % 2]), ...);
+    }
+
+    template <int... i>
+    static FLASHOMP_INLINE void get_group(int group, float* d, std::integer_sequence<int, i...>)
+    {
+        ((d[i] = ptx::get_accumulator<i>(group)), ...);
+    }
+
+    static FLASHOMP_INLINE WarpAccumulator values(const Accumulator& a)
+    {
+        if constexpr (Config::hopper != 0) {
+            WarpAccumulator c;
+            get_group(a.group, &c.c[0][0][0], all_of_depth());
+            if constexpr (fragments > 1) {
+                get_group(a.group + 1, &c.c[1][0][0], all_of_depth());
+            }
+            return c;
+        } else {
+            return a;
+        }
     }
 
     template <int... step>
@@ -689,20 +759,21 @@ private:
                                           std::integer_sequence<int, step...>)
     {
         constexpr auto all = std::make_integer_sequence<int, columns / 2>();
+        const std::uint32_t right = ptx::matrix_descriptor(stream.address, 0);
         ptx::open_product<columns / 2>();
         ptx::fence_products();
-        (ptx::multiply_add<Math::is_bfloat16, columns, 0, (step > 0), false>(
-             left(block, 0, step), ptx::matrix_descriptor(stream.address + panel(2 * step) + step % 4 * 32, 0)),
+        (ptx::multiply_add<Math::is_bfloat16, columns, (step > 0), false>(
+             0, left(block, 0, step), right + (panel(2 * step) + step % 4 * 32) / 16),
          ...);
         if constexpr (fragments > 1) {
-            (ptx::multiply_add<Math::is_bfloat16, columns, 1, (step > 0), false>(
-                 left(block, 1, step), ptx::matrix_descriptor(stream.address + panel(2 * step) + step % 4 * 32, 0)),
+            (ptx::multiply_add<Math::is_bfloat16, columns, (step > 0), false>(
+                 1, left(block, 1, step), right + (panel(2 * step) + step % 4 * 32) / 16),
              ...);
         }
         ptx::finish_products();
-        get_all<0>(&s.s[0][0][0], all);
+        get_group(0, &s.s[0][0][0], all);
         if constexpr (fragments > 1) {
-            get_all<1>(&s.s[1][0][0], all);
+            get_group(1, &s.s[1][0][0], all);
         }
         ptx::close_product();
     }
@@ -713,33 +784,24 @@ private:
     }
 
     template <int... step>
-    FLASHOMP_INLINE void accumulate_group(Accumulator& a, const Scores& s, StreamBlock stream,
+    FLASHOMP_INLINE void accumulate_group(const Accumulator& a, const Scores& s, StreamBlock stream,
                                           std::integer_sequence<int, step...>)
     {
-        constexpr auto all = std::make_integer_sequence<int, depth / 2>();
+        const std::uint32_t right = ptx::matrix_descriptor(stream.address, columns * 128);
         ptx::Four left[fragments][columns / 16] = {{packed(s, 0, step)...}};
         if constexpr (fragments > 1) {
             ((left[1][step] = packed(s, 1, step)), ...);
         }
-        ptx::open_product<depth / 2>();
-        set_all<0>(&a.c[0][0][0], all);
-        if constexpr (fragments > 1) {
-            set_all<1>(&a.c[1][0][0], all);
-        }
+        ptx::open_product<1>();
         ptx::fence_products();
-        (ptx::multiply_add<Math::is_bfloat16, depth, 0, true, true>(
-             left[0][step], ptx::matrix_descriptor(stream.address + step * 2048, columns * 128)),
+        (ptx::multiply_add<Math::is_bfloat16, depth, true, true>(a.group, left[0][step], right + step * 2048 / 16),
          ...);
         if constexpr (fragments > 1) {
-            (ptx::multiply_add<Math::is_bfloat16, depth, 1, true, true>(
-                 left[1][step], ptx::matrix_descriptor(stream.address + step * 2048, columns * 128)),
+            (ptx::multiply_add<Math::is_bfloat16, depth, true, true>(a.group + 1, left[1][step],
+                                                                     right + step * 2048 / 16),
              ...);
         }
         ptx::finish_products();
-        get_all<0>(&a.c[0][0][0], all);
-        if constexpr (fragments > 1) {
-            get_all<1>(&a.c[1][0][0], all);
-        }
         ptx::close_product();
     }
 
@@ -748,6 +810,7 @@ private:
     std::uint32_t last_;   ///< behind the two streams of a pass
     unsigned lane_, warp_;
     int used_stats_ = 0, used_column_stats_ = 0, used_residents_ = 0;
+    int used_groups_ = 2; ///< behind those of scores
     float row_stats_[most_row_stats * row_slots];
 };
 

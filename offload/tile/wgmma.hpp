@@ -2,9 +2,9 @@
 // left operands in registers, right ones in team memory. They need .target sm_90a, which g++ cannot write:
 // cmake/hopper/as does.
 //
-// An asm statement takes 30 operands; the accumulators of a product are up to 128. So a product is a scope of PTX with
-// registers of its own: open it, set accumulators and left operands one by one, issue, get the accumulators, close it.
-// The driver's compiler makes one register of each of these and g++'s.
+// An asm statement takes 30 operands; the accumulators of a product are up to 128. So they are registers that only PTX
+// knows, d<group>_<i>: groups 0 and 1, a scope of PTX long, for scores, and others, declared once, for what a loop
+// accumulates. wgmma wants each group in a row; g++'s own registers would be copied there and back.
 #pragma once
 
 #include "tile/ptx.hpp"
@@ -14,12 +14,13 @@
 namespace flashomp::offload::ptx {
 
 /// What wgmma is told of a matrix in shared memory, in panels of 64 16-bit columns with a 128-byte swizzle ("Matrix
-/// Descriptor Format"): its eights of rows are 1024 bytes apart, its panels `panel_bytes`.
-FLASHOMP_INLINE std::uint64_t matrix_descriptor(std::uint32_t shared, std::uint32_t panel_bytes)
+/// Descriptor Format"): its panels are `panel_bytes` apart, its eights of rows 1024 (descriptor_high). Adding b/16
+/// moves it by b bytes.
+FLASHOMP_INLINE std::uint32_t matrix_descriptor(std::uint32_t shared, std::uint32_t panel_bytes)
 {
-    constexpr std::uint64_t swizzle_128 = 1;
-    return swizzle_128 << 62 | std::uint64_t{1024 / 16} << 32 | std::uint64_t{panel_bytes / 16} << 16 | shared / 16;
+    return panel_bytes / 16 << 16 | shared / 16;
 }
+constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
 
 /// fence.proxy.async.shared::cta: what has arrived in shared memory for this thread (cp.async) is there for wgmma, too.
 /// Without the state space it would be a fence of the whole GPU. The underscore becomes :: in cmake/hopper/as.
@@ -30,7 +31,16 @@ FLASHOMP_INLINE void publish_shared()
     }
 }
 
-/// Opens a scope with `registers` accumulators for each of two fragments.
+/// Registers of a group for as long as the function runs, zero.
+template <int registers>
+FLASHOMP_INLINE void declare_accumulators(int group)
+{
+    if (is_nvptx()) {
+        asm volatile(".reg .f32 d%0_<%1>;" ::"n"(group), "n"(registers));
+    }
+}
+
+/// Opens a scope with `registers` registers for each of the groups 0 and 1.
 template <int registers>
 FLASHOMP_INLINE void open_product()
 {
@@ -46,20 +56,28 @@ FLASHOMP_INLINE void close_product()
     }
 }
 
-template <int fragment, int i>
-FLASHOMP_INLINE void set_accumulator(float x)
+template <int i>
+FLASHOMP_INLINE void clear_accumulator(int group)
 {
     if (is_nvptx()) {
-        asm volatile("mov.b32 d%1_%2, %0;" ::"r"(x), "n"(fragment), "n"(i));
+        asm volatile("mov.b32 d%0_%1, 0;" ::"n"(group), "n"(i));
     }
 }
 
-template <int fragment, int i>
-FLASHOMP_INLINE float get_accumulator()
+template <int i>
+FLASHOMP_INLINE void scale_accumulator(int group, float by)
+{
+    if (is_nvptx()) {
+        asm volatile("{ .reg .f32 b; mov.b32 b, %0; mul.f32 d%1_%2, d%1_%2, b; }" ::"r"(by), "n"(group), "n"(i));
+    }
+}
+
+template <int i>
+FLASHOMP_INLINE float get_accumulator(int group)
 {
     float x = 0.0F;
     if (is_nvptx()) {
-        asm volatile("mov.b32 %0, d%1_%2;" : "=r"(x) : "n"(fragment), "n"(i));
+        asm volatile("mov.b32 %0, d%1_%2;" : "=r"(x) : "n"(group), "n"(i));
     }
     return x;
 }
@@ -69,9 +87,9 @@ FLASHOMP_INLINE float get_accumulator()
 FLASHOMP_INLINE void keep(const Four& a, std::uint32_t address)
 {
     if (is_nvptx()) {
-        asm volatile("{ .reg .pred never; setp.eq.u32 never, %1, 0xffffffff; @never st.shared.u32 [%1], %0; }" ::"r"(
-                         a.x[0]),
-                     "r"(address));
+        asm volatile(
+            "{ .reg .pred never; setp.eq.u32 never, %1, 0xffffffff; @never st.shared.u32 [%1], %0; }" ::"r"(a.x[0]),
+            "r"(address));
     }
 }
 
@@ -92,7 +110,7 @@ FLASHOMP_INLINE void finish_products()
 }
 
 // clang-format off
-// Accumulators by name: those of fragment %0, in tens and by hand for the rest.
+// Accumulators by name: those of group %0, in tens and by hand for the rest.
 #define FLASHOMP_D2(a, b) "d%0_" #a ",d%0_" #b
 #define FLASHOMP_D10(t) FLASHOMP_D2(t##0, t##1) "," FLASHOMP_D2(t##2, t##3) "," FLASHOMP_D2(t##4, t##5) "," \
                         FLASHOMP_D2(t##6, t##7) "," FLASHOMP_D2(t##8, t##9)
@@ -103,9 +121,10 @@ FLASHOMP_INLINE void finish_products()
                      "," FLASHOMP_D10(5) "," FLASHOMP_D2(60, 61) "," FLASHOMP_D2(62, 63)
 #define FLASHOMP_WGMMA(columns, type, accumulators)                                                                    \
     asm volatile("{ .reg .b32 a<4>; mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7;"                   \
-                 " setp.ne.b32 adds, %2, 0; wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type        \
-                 " {" accumulators "}, {a0,a1,a2,a3}, %1, adds, 1, 1, %3; }" ::"n"(fragment),                            \
-                 "r"(right), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]))
+                 " .reg .b64 b; mov.b64 b, {%1, %8}; setp.ne.b32 adds, %2, 0; wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type        \
+                 " {" accumulators "}, {a0,a1,a2,a3}, b, adds, 1, 1, %3; }" ::"n"(group),                            \
+                 "r"(right), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]),           \
+                 "n"(descriptor_high))
 #define FLASHOMP_WGMMA_OF(type)                                                                                        \
     if constexpr (columns == 16) {                                                                                     \
         FLASHOMP_WGMMA(16, type, FLASHOMP_D8);                                                                         \
@@ -120,8 +139,8 @@ FLASHOMP_INLINE void finish_products()
 
 /// wgmma.mma_async.m64nNk16: d = (adds ? d : 0) + a·b for 64 rows. Transposed: b's rows lie along the inner dimension
 /// instead of its columns.
-template <bool is_bfloat16, int columns, int fragment, bool adds, bool transposed>
-FLASHOMP_INLINE void multiply_add(const Four& a, std::uint64_t right)
+template <bool is_bfloat16, int columns, bool adds, bool transposed>
+FLASHOMP_INLINE void multiply_add(int group, const Four& a, std::uint32_t right)
 {
     static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 128);
     if (is_nvptx()) {

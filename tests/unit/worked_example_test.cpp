@@ -128,17 +128,17 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     Machine::Stream v = tile.stream(n);
     Machine::Scores s = tile.scores();
     Machine::Accumulator o = tile.accumulator(n);
-    offload::OnlineSoftmax<Machine> softmax(tile);
+    offload::OnlineSoftmax<Machine> softmax(tile, 1.0F);
     tile.load(q, rows_at(p, p.q, 0));
 
     const auto take_in = [&](int j0) {
         tile.load(k, rows_at(p, p.k, j0));
         tile.load(v, rows_at(p, p.v, j0));
         tile.multiply(s, q, k, logit);
-        softmax.update(tile, s);
-        tile.accumulate(o, s, v, softmax.correction);
+        const bool moved = softmax.update(tile, s);
+        tile.accumulate(o, s, v, moved, softmax.correction);
     };
-    const auto m = [&](int r) { return softmax.max[r]; };
+    const auto m = [&](int r) { return softmax.base[r]; };
 
     take_in(0); // tile (0, 0): scores 1 0 in row 0, 0 1 in row 1
     EXPECT_NEAR(m(0), 1.0F, 1e-6F);
