@@ -62,10 +62,19 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.load(v[stage], slice(all_v, j0, block_n));
     };
     const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            tile.multiply(s, q, k[stage], Logit<modified, false>{score, i0, j0});
-        } else {
-            tile.multiply(s, q, k[stage], Logit<modified, true>{score, i0, j0});
+        const bool is_interior = score.is_interior(i0, i0 + block_m, j0, j0 + block_n);
+        if constexpr (modified) {
+            if (is_interior) {
+                tile.multiply(s, q, k[stage], Logit<true, false>{score, i0, j0});
+            } else {
+                tile.multiply(s, q, k[stage], Logit<true, true>{score, i0, j0});
+            }
+        } else { // masks come after: most tiles have none, and no second copy of the product is to compile
+            tile.multiply(s, q, k[stage], Logit<false, false>{score, i0, j0});
+            if (!is_interior) {
+                tile.sync();
+                tile.map(s, Logit<false, true>{score, i0, j0});
+            }
         }
         tile.sync();
         const bool moved = softmax.update(tile, s);

@@ -80,13 +80,14 @@ FLASHOMP_INLINE void barrier()
     }
 }
 
-/// cp.async, 16 bytes from global to shared memory past the registers; `bytes` of them are read, the rest is zero.
-FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int bytes)
+/// cp.async, 16 bytes from global to shared memory past the registers; zeros unless row < end. The comparison is made
+/// here, since g++ would make branches of a row of them.
+FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int row, int end)
 {
     if (is_nvptx()) {
-        asm volatile(
-            "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.cg.shared.global [%0], [g], 16, %2; }" ::"r"(shared),
-            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes));
+        asm volatile("{ .reg .u64 g; .reg .pred p; .reg .u32 n; cvta.to.global.u64 g, %1; setp.lt.s32 p, %2, %3;"
+                     " selp.u32 n, 16, 0, p; cp.async.cg.shared.global [%0], [g], 16, n; }" ::"r"(shared),
+                     "r"(reinterpret_cast<unsigned long long>(global)), "r"(row), "r"(end));
     }
 }
 

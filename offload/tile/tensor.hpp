@@ -191,21 +191,24 @@ public:
         const unsigned chunk = thread % chunks;
         const unsigned first = thread / chunks;
         if (in_chunks(rows)) {
+            constexpr int apart = threads / chunks; // rows between those of one thread
             const std::uint16_t* from = source + first * rows.stride + 8 * chunk;
-            const std::int64_t step = threads / chunks * rows.stride;
-            const int reach = 8 * static_cast<int>(chunk) < rows.depth ? rows.count : 0;
+            const std::int64_t step = apart * rows.stride;
+            const int reach = (8 * static_cast<int>(chunk) < rows.depth ? rows.count : 0) - static_cast<int>(first);
+            const std::uint32_t to = element_address(block.address, first, chunk);
 #pragma GCC unroll 64
             for (int i = 0; i < each; ++i) {
-                const unsigned r = first + i * (threads / chunks);
-                ptx::copy_async_16(element_address(block.address, r, chunk), from,
-                                   static_cast<int>(r) < reach ? 16 : 0);
+                // Rows a multiple of eight apart have their chunks in the same order.
+                const std::uint32_t at = apart % 8 == 0 ? to + static_cast<std::uint32_t>(i) * apart * 128
+                                                        : element_address(block.address, first + i * apart, chunk);
+                ptx::copy_async_16(at, from, i * apart, reach);
                 from += step;
             }
             return;
         }
 #pragma GCC unroll 1
         for (int i = 0; i < each; ++i) { // rows that no 16-byte copy can read
-            const unsigned r = first + i * (threads / chunks);
+            const unsigned r = first + static_cast<unsigned>(i) * (threads / chunks);
 #pragma GCC unroll 1
             for (unsigned x = 0; x < 8; ++x) {
                 const int column = static_cast<int>(8 * chunk + x);
@@ -754,6 +757,17 @@ private:
         }
     }
 
+    /// A step of 16 along the inner dimension for each fragment, so that two share the descriptor of the right operand.
+    template <int n, bool adds, bool transposed>
+    static FLASHOMP_INLINE void multiply_step(int group, const ptx::Four& first, const ptx::Four& last,
+                                              std::uint32_t right)
+    {
+        ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group, first, right);
+        if constexpr (fragments > 1) {
+            ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group + 1, last, right);
+        }
+    }
+
     template <int... step>
     FLASHOMP_INLINE void product_of_group(Scores& s, const Resident& block, StreamBlock stream,
                                           std::integer_sequence<int, step...>)
@@ -762,14 +776,9 @@ private:
         const std::uint32_t right = ptx::matrix_descriptor(stream.address, 0);
         ptx::open_product<columns / 2>();
         ptx::fence_products();
-        (ptx::multiply_add<Math::is_bfloat16, columns, (step > 0), false>(
-             0, left(block, 0, step), right + (panel(2 * step) + step % 4 * 32) / 16),
+        (multiply_step<columns, (step > 0), false>(0, left(block, 0, step), left(block, fragments - 1, step),
+                                                   right + (panel(2 * step) + step % 4 * 32) / 16),
          ...);
-        if constexpr (fragments > 1) {
-            (ptx::multiply_add<Math::is_bfloat16, columns, (step > 0), false>(
-                 1, left(block, 1, step), right + (panel(2 * step) + step % 4 * 32) / 16),
-             ...);
-        }
         ptx::finish_products();
         get_group(0, &s.s[0][0][0], all);
         if constexpr (fragments > 1) {
@@ -794,13 +803,8 @@ private:
         }
         ptx::open_product<1>();
         ptx::fence_products();
-        (ptx::multiply_add<Math::is_bfloat16, depth, true, true>(a.group, left[0][step], right + step * 2048 / 16),
+        (multiply_step<depth, true, true>(a.group, left[0][step], left[fragments - 1][step], right + step * 2048 / 16),
          ...);
-        if constexpr (fragments > 1) {
-            (ptx::multiply_add<Math::is_bfloat16, depth, true, true>(a.group + 1, left[1][step],
-                                                                     right + step * 2048 / 16),
-             ...);
-        }
         ptx::finish_products();
         ptx::close_product();
     }
