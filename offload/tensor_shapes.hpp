@@ -48,14 +48,14 @@ constexpr TensorShape hopper_shape(Pass pass, int depth, bool modified)
     }
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{2, 64, 4} : TensorShape{1, 32, 8};
+        return depth == 64 ? TensorShape{2, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 8} : TensorShape{1, 32, 8};
+        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_key:
         if (modified) { // would need more stack than there is
             return {0, 0, 0};
         }
-        return depth == 64 ? TensorShape{1, 64, 8} : TensorShape{1, 16, 4, true};
+        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4, false};
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;
