@@ -3,6 +3,9 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS flashomp EXPORT flashompTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET flashomp_hopper)
+    install(TARGETS flashomp_hopper LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
+endif()
 install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)

@@ -45,9 +45,34 @@ int main() {
 endfunction()
 
 # The Hopper machine's instructions are of PTX ISA 8.0 and .target sm_90a: -B has g++ call cmake/hopper/as, which says so.
-option(FLASHOMP_HOPPER "Kernels with Hopper's warpgroup products, for GPUs of compute capability 9.0" ON)
 set(FLASHOMP_HOPPER_FLAGS -foffload=nvptx-none
     "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm -B${PROJECT_SOURCE_DIR}/cmake/hopper/")
+
+function(flashomp_probe_hopper)
+    if(DEFINED CACHE{FLASHOMP_HOPPER_LINKS})
+        return()
+    endif()
+    set(works OFF)
+    set(dir ${PROJECT_BINARY_DIR}/offload_probe)
+    file(WRITE ${dir}/hopper.cpp "
+int main() {
+#pragma omp target
+    if (__builtin_acc_on_device(5)) {
+        asm volatile(\"wgmma.fence.sync.aligned;\" ::);
+    }
+}
+")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -O1 -fopenmp ${FLASHOMP_HOPPER_FLAGS} ${dir}/hopper.cpp -o ${dir}/hopper
+                    RESULT_VARIABLE failed OUTPUT_VARIABLE log ERROR_VARIABLE log)
+    file(WRITE ${dir}/hopper.log "${log}")
+    if(failed EQUAL 0)
+        file(STRINGS ${dir}/hopper target REGEX "\\.target sm_90a")
+        if(target)
+            set(works ON)
+        endif()
+    endif()
+    set(FLASHOMP_HOPPER_LINKS ${works} CACHE INTERNAL "PTX for sm_90a comes out of g++ and cmake/hopper/as")
+endfunction()
 
 # With an offload compiler installed g++ would build every OpenMP file for the GPU; only offload/ is meant to be.
 set(FLASHOMP_NO_OFFLOAD_FLAGS "")
@@ -67,6 +92,12 @@ if(FLASHOMP_OFFLOAD STREQUAL "nvptx" AND NOT FLASHOMP_NVPTX_LINKS)
 elseif(FLASHOMP_OFFLOAD STREQUAL "nvptx" OR (FLASHOMP_OFFLOAD STREQUAL "" AND FLASHOMP_NVPTX_LINKS))
     set(FLASHOMP_OFFLOAD_TARGET nvptx)
     set(FLASHOMP_OFFLOAD_FLAGS ${_nvptx_flags})
+    flashomp_probe_hopper()
+    option(FLASHOMP_HOPPER "Kernels with Hopper's warpgroup products, for GPUs of compute capability 9.0"
+           ${FLASHOMP_HOPPER_LINKS})
+    if(FLASHOMP_HOPPER AND NOT FLASHOMP_HOPPER_LINKS)
+        message(FATAL_ERROR "FLASHOMP_HOPPER=ON, but no code for sm_90a came out of ${CMAKE_CXX_COMPILER}; it needs the Debian package nvptx-tools (log: ${PROJECT_BINARY_DIR}/offload_probe/hopper.log).")
+    endif()
 elseif(FLASHOMP_OFFLOAD STREQUAL "none" OR FLASHOMP_OFFLOAD STREQUAL "")
     set(FLASHOMP_OFFLOAD_TARGET none)
     set(FLASHOMP_OFFLOAD_FLAGS ${FLASHOMP_NO_OFFLOAD_FLAGS})

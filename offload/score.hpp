@@ -35,13 +35,21 @@ struct Score {
 
     Score() = default;
     FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch_, int head_)
-        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), bias(p.bias), band(band_of(p, s)),
-          dropout_key(p.dropout_key), dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
+        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), band(band_of(p, s)), dropout_key(p.dropout_key),
+          dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
           batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_))
     {
         if (p.alibi_slopes != nullptr) {
             slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
         }
+        // Member by member: g++ calls memcpy() for the whole, and in a function that calls anything wgmma waits for
+        // each product.
+        bias.data = p.bias.data;
+        bias.batch = p.bias.batch;
+        bias.head = p.bias.head;
+        bias.query = p.bias.query;
+        bias.key = p.bias.key;
+        bias.element = p.bias.element;
         const std::int64_t offset = batch_ * bias.batch + head_ * bias.head;
         if (bias.data != nullptr) {
             const std::int64_t bytes = bias.element == Element::float32 ? 4 : 2;

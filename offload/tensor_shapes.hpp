@@ -52,7 +52,7 @@ constexpr TensorShape hopper_shape(Pass pass, int depth, bool modified)
     case Pass::backward_query:
         return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_key:
-        if (modified) { // would need more stack than there is
+        if (depth == 128 && modified) { // would need more stack than there is
             return {0, 0, 0};
         }
         return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4, false};

@@ -22,12 +22,12 @@ Function symbol(void* library, const char* name)
     return reinterpret_cast<Function>(dlsym(library, name));
 }
 
-/// CUDA gives every lane 1 KB of stack, and libgomp asks for no more. Kernels for sm_90 stay within it; those for older
-/// devices, with other registers at their disposal, do not (tools/ptx_report says by how much).
-void deepen_stack(void* driver, int device)
+/// CUDA gives every lane 1 KB of stack, and libgomp asks for no more. Not all kernels stay within it (tools/ptx_report
+/// knows these limits), least of all on devices other than Hopper, whose registers are used otherwise.
+void deepen_stack(void* driver, int device, int capability_major)
 {
     constexpr int stack_size = 0; // CU_LIMIT_STACK_SIZE
-    constexpr std::size_t bytes = 2048;
+    const std::size_t bytes = capability_major == 9 ? 1280 : 2048;
     const auto set_limit = symbol<int (*)(int, std::size_t)>(driver, "cuCtxSetLimit");
     // A region on the device leaves libgomp's context current in this thread.
     if (set_limit != nullptr && offload::device_answers(device)) {
@@ -59,9 +59,7 @@ void describe(DeviceInfo& info)
     attribute(&info.multiprocessors, multiprocessor_count, info.index);
     if (attribute(&major, capability_major, info.index) == 0 && attribute(&minor, capability_minor, info.index) == 0) {
         info.capability = fmt::format("{}.{}", major, minor);
-        if (major < 9) {
-            deepen_stack(driver, info.index);
-        }
+        deepen_stack(driver, info.index, major);
     }
     int number = 0;
     if (version(&number) == 0) {

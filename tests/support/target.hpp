@@ -15,7 +15,7 @@ struct Target {
     std::string name; ///< as a test parameter: letters, digits and _
     Machine machine = Machine::automatic;
     bool is_device = false;
-    std::string host_isa; ///< forced instruction set; empty leaves the choice (the best one)
+    std::string isa; ///< forced instruction set; empty leaves the choice (the best one)
 };
 
 inline void PrintTo(const Target& target, std::ostream* out)
@@ -35,7 +35,8 @@ inline std::vector<Target> targets()
     std::vector<Target> all = {
         {"host_avx512", Machine::host, false, "avx512"},     {"host_avx2", Machine::host, false, "avx2"},
         {"host_baseline", Machine::host, false, "baseline"}, {"plain_on_host", Machine::plain, false, ""},
-        {"plain_on_device", Machine::plain, true, ""},       {"device", Machine::automatic, true, ""},
+        {"plain_on_device", Machine::plain, true, ""},       {"device_sm_80", Machine::automatic, true, "sm_80"},
+        {"device", Machine::automatic, true, ""},
     };
     return all;
 }
@@ -62,9 +63,10 @@ protected:
                 ASSERT_FALSE(device_required()) << "OMP_TARGET_OFFLOAD=MANDATORY, but no device answered";
                 GTEST_SKIP() << "no GPU on this machine";
             }
+            setenv("FLASHOMP_DEVICE_ISA", target.isa.c_str(), 1);
             return;
         }
-        setenv("FLASHOMP_HOST_ISA", target.host_isa.c_str(), 1);
+        setenv("FLASHOMP_HOST_ISA", target.isa.c_str(), 1);
         try {
             static_cast<void>(host_isa());
         } catch (const Error& error) {
@@ -73,7 +75,11 @@ protected:
         }
     }
 
-    void TearDown() override { unsetenv("FLASHOMP_HOST_ISA"); }
+    void TearDown() override
+    {
+        unsetenv("FLASHOMP_HOST_ISA");
+        unsetenv("FLASHOMP_DEVICE_ISA");
+    }
 
     /// The options with this test's machine and device in them.
     [[nodiscard]] Options on_target(Options options) const
@@ -88,11 +94,15 @@ protected:
     {
         EXPECT_EQ(report.on_device, target_.is_device) << report.ran_on;
         EXPECT_EQ(report.backend, "openmp");
-        const std::string isa = target_.host_isa.empty() ? host_isa() : target_.host_isa;
         if (target_.is_device && target_.machine == Machine::automatic) { // by dtype, head dim and pass
-            EXPECT_TRUE(report.machine.starts_with("tensor") || report.machine == "plain") << report.machine;
+            EXPECT_TRUE(report.machine.starts_with("hopper") || report.machine.starts_with("tensor") ||
+                        report.machine == "plain")
+                << report.machine;
+            EXPECT_TRUE(target_.isa != "sm_80" || report.machine.find("hopper") == std::string::npos)
+                << report.machine;
             return;
         }
+        const std::string isa = target_.isa.empty() ? host_isa() : target_.isa;
         EXPECT_EQ(report.machine, target_.machine == Machine::plain ? "plain" : "host-" + isa);
     }
 
