@@ -4,12 +4,15 @@
 Usage: bench/compare_pytorch.py --bench PROGRAM --shapes FILE --out DIR [--dtype bfloat16] [--kernel flash|cudnn]
 
 Both sides are timed as synchronous calls on tensors in device memory, by wall-clock: median of --repetitions. flashomp's
-rows carry their error against the reference; PyTorch's are only timed. Writes two files in Google Benchmark's form, whose
-rows have the same names: NAME.json and h200-pytorch-KERNEL.json. Prints the ratios. Needs PyTorch with CUDA; builds nothing.
+rows carry their error against the reference; PyTorch's are only timed. flashomp is timed twice, as it is and with the
+kernels that every GPU runs. Writes three files in Google Benchmark's form, whose rows have the same names:
+h200-hopper.json, h200-tensor.json and h200-pytorch-KERNEL.json. Prints the ratios. Needs PyTorch with CUDA and a device of
+compute capability 9.0; builds nothing.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -26,11 +29,14 @@ def parse_arguments():
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--kernel", default="flash", choices=("flash", "cudnn"))
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--name", default="h200-tensor", help="file name of flashomp's results, without .json")
     return parser.parse_args()
 
 
-def flashomp(arguments, shape):
+# File names and the environments of flashomp's runs.
+RUNS = {"h200-hopper": {}, "h200-tensor": {"FLASHOMP_DEVICE_ISA": "sm_80"}}
+
+
+def flashomp(arguments, shape, environment):
     """(context, rows) of one shape; rows by name, the median."""
     with tempfile.TemporaryDirectory() as folder:
         shapes = pathlib.Path(folder) / "shape.txt"
@@ -39,7 +45,8 @@ def flashomp(arguments, shape):
         command = [arguments.bench, "--device", "gpu", "--shapes", str(shapes), "--dtype", arguments.dtype,
                    f"--benchmark_repetitions={arguments.repetitions}", "--benchmark_min_time=0.02",
                    "--benchmark_report_aggregates_only", f"--benchmark_out={out}", "--benchmark_out_format=json"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       env=os.environ | environment)
         data = json.loads(out.read_text())
     return data["context"], [row for row in data["benchmarks"] if row.get("aggregate_name", "median") == "median"]
 
@@ -87,21 +94,25 @@ def main():
     import torch
 
     shapes = [line for line in pathlib.Path(arguments.shapes).read_text().splitlines() if line and line[0] != "#"]
-    ours, theirs, context = [], [], {}
+    results = {name: [] for name in RUNS}
+    theirs, context = [], {}
     for shape in shapes:
-        context, rows = flashomp(arguments, shape)
         other = pytorch(arguments, shape)
+        for name, environment in RUNS.items():
+            context, rows = flashomp(arguments, shape, environment)
+            results[name] += rows
+            for row in rows:
+                taken = other[row["run_name"].split("/")[0]] * 1e3
+                print(f"{row['run_name']}: {name} {row['real_time']:.3f} ms, PyTorch {taken:.3f} ms, "
+                      f"ratio {taken / row['real_time']:.2f}", flush=True)
         for row in rows:
             taken = other[row["run_name"].split("/")[0]]
-            ours.append(row)
             theirs.append({**{key: row[key] for key in ("name", "run_name", "aggregate_name", "time_unit")},
                            "run_type": "aggregate", "real_time": taken * 1e3, "cpu_time": taken * 1e3, "on_device": 1.0,
                            "TFLOP/s": row["TFLOP/s"] * row["real_time"] / (taken * 1e3),
                            "label": f"PyTorch {torch.__version__} {arguments.kernel} on {torch.cuda.get_device_name()}"})
-            print(f"{row['run_name']}: {row['real_time']:.3f} ms, PyTorch {taken * 1e3:.3f} ms, "
-                  f"ratio {taken * 1e3 / row['real_time']:.2f}", flush=True)
         context["command"] = " ".join(sys.argv)
-        for name, part in ((arguments.name, ours), (f"h200-pytorch-{arguments.kernel}", theirs)):
+        for name, part in (results | {f"h200-pytorch-{arguments.kernel}": theirs}).items():
             text = json.dumps({"context": context, "benchmarks": part}, indent=1)
             (arguments.out / f"{name}.json").write_text(text + "\n")  # after each shape: a run may be cut short
 

@@ -241,6 +241,7 @@ public:
             }
             ptx::copy_wait<0>();
             if constexpr (Config::hopper != 0) {
+                ptx::wait_products();
                 ptx::publish_shared();
             }
             ptx::barrier<threads>(); // this block is there for all, and nobody reads the other stage any more
@@ -250,6 +251,9 @@ public:
             }
             compute(j0, stage);
             stage ^= 1;
+        }
+        if constexpr (Config::hopper != 0) {
+            ptx::wait_products();
         }
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
     }
@@ -779,7 +783,8 @@ private:
         (multiply_step<columns, (step > 0), false>(0, left(block, 0, step), left(block, fragments - 1, step),
                                                    right + (panel(2 * step) + step % 4 * 32) / 16),
          ...);
-        ptx::finish_products();
+        ptx::commit_products();
+        ptx::wait_products();
         get_group(0, &s.s[0][0][0], all);
         if constexpr (fragments > 1) {
             get_group(1, &s.s[1][0][0], all);
@@ -805,7 +810,7 @@ private:
         ptx::fence_products();
         (multiply_step<depth, true, true>(a.group, left[0][step], left[fragments - 1][step], right + step * 2048 / 16),
          ...);
-        ptx::finish_products();
+        ptx::commit_products(); // for_blocks waits
         ptx::close_product();
     }
 

@@ -101,11 +101,19 @@ FLASHOMP_INLINE void fence_products()
     }
 }
 
-/// wgmma.commit_group, wgmma.wait_group: waits until the products issued have been done.
-FLASHOMP_INLINE void finish_products()
+/// wgmma.commit_group: the products issued since the last are a group.
+FLASHOMP_INLINE void commit_products()
 {
     if (is_nvptx()) {
-        asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::);
+    }
+}
+
+/// wgmma.wait_group: all groups have been done.
+FLASHOMP_INLINE void wait_products()
+{
+    if (is_nvptx()) {
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::);
     }
 }
 
