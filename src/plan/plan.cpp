@@ -140,7 +140,8 @@ int tensor_depth(const Problem& problem)
 /// offload::has_modifications() of the parameters to come.
 bool is_modified(const Problem& problem)
 {
-    return problem.scale <= 0.0 || problem.softcap > 0.0 || problem.alibi_slopes || problem.bias || problem.dropout.probability > 0.0;
+    return problem.scale <= 0.0 || problem.softcap > 0.0 || problem.alibi_slopes || problem.bias ||
+           problem.dropout.probability > 0.0;
 }
 
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem)

@@ -33,9 +33,12 @@ inline bool device_required()
 inline std::vector<Target> targets()
 {
     std::vector<Target> all = {
-        {"host_avx512", Machine::host, false, "avx512"},     {"host_avx2", Machine::host, false, "avx2"},
-        {"host_baseline", Machine::host, false, "baseline"}, {"plain_on_host", Machine::plain, false, ""},
-        {"plain_on_device", Machine::plain, true, ""},       {"device_sm_80", Machine::automatic, true, "sm_80"},
+        {"host_avx512", Machine::host, false, "avx512"},
+        {"host_avx2", Machine::host, false, "avx2"},
+        {"host_baseline", Machine::host, false, "baseline"},
+        {"plain_on_host", Machine::plain, false, ""},
+        {"plain_on_device", Machine::plain, true, ""},
+        {"device_sm_80", Machine::automatic, true, "sm_80"},
         {"device", Machine::automatic, true, ""},
     };
     return all;
@@ -98,8 +101,7 @@ protected:
             EXPECT_TRUE(report.machine.starts_with("hopper") || report.machine.starts_with("tensor") ||
                         report.machine == "plain")
                 << report.machine;
-            EXPECT_TRUE(target_.isa != "sm_80" || report.machine.find("hopper") == std::string::npos)
-                << report.machine;
+            EXPECT_TRUE(target_.isa != "sm_80" || report.machine.find("hopper") == std::string::npos) << report.machine;
             return;
         }
         const std::string isa = target_.isa.empty() ? host_isa() : target_.isa;
