@@ -7,8 +7,8 @@
 set(FLASHOMP_NVPTX_ISA sm_80 CACHE STRING "PTX target of the GPU code; the driver compiles it for newer devices")
 
 # GCC 12 defaults to sm_35, which CUDA 13 no longer assembles: the target is always named. -lm brings device logf.
-set(_nvptx_flags -foffload=nvptx-none
-    "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm")
+set(_nvptx_options "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm")
+set(_nvptx_flags -foffload=nvptx-none "${_nvptx_options}")
 
 function(flashomp_probe_nvptx)
     if(DEFINED CACHE{FLASHOMP_NVPTX_LINKS})
@@ -45,8 +45,7 @@ int main() {
 endfunction()
 
 # The Hopper machine's instructions are of PTX ISA 8.0 and .target sm_90a: -B has g++ call cmake/hopper/as, which says so.
-set(FLASHOMP_HOPPER_FLAGS -foffload=nvptx-none
-    "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm -B${PROJECT_SOURCE_DIR}/cmake/hopper/")
+set(FLASHOMP_HOPPER_FLAGS -foffload=nvptx-none "${_nvptx_options} -B${PROJECT_SOURCE_DIR}/cmake/hopper/")
 
 function(flashomp_probe_hopper)
     if(DEFINED CACHE{FLASHOMP_HOPPER_LINKS})

@@ -806,12 +806,10 @@ private:
         if constexpr (fragments > 1) {
             ((left[1][step] = packed(s, 1, step)), ...);
         }
-        ptx::open_product<1>();
         ptx::fence_products();
         (multiply_step<depth, true, true>(a.group, left[0][step], left[fragments - 1][step], right + step * 2048 / 16),
          ...);
         ptx::commit_products(); // for_blocks waits
-        ptx::close_product();
     }
 
     std::uint32_t memory_; ///< the crew's; streams come first in it

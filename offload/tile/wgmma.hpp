@@ -31,7 +31,7 @@ FLASHOMP_INLINE void publish_shared()
     }
 }
 
-/// Registers of a group for as long as the function runs, zero.
+/// Registers of a group for as long as the function runs; clear_accumulator() gives each its first value.
 template <int registers>
 FLASHOMP_INLINE void declare_accumulators(int group)
 {
@@ -45,7 +45,7 @@ template <int registers>
 FLASHOMP_INLINE void open_product()
 {
     if (is_nvptx()) {
-        asm volatile("{ .reg .f32 d0_<%0>, d1_<%0>; .reg .pred adds;" ::"n"(registers));
+        asm volatile("{ .reg .f32 d0_<%0>, d1_<%0>;" ::"n"(registers));
     }
 }
 
@@ -129,8 +129,9 @@ FLASHOMP_INLINE void wait_products()
                      "," FLASHOMP_D10(5) "," FLASHOMP_D2(60, 61) "," FLASHOMP_D2(62, 63)
 #define FLASHOMP_WGMMA(columns, type, accumulators)                                                                    \
     asm volatile("{ .reg .b32 a<4>; mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7;"                   \
-                 " .reg .b64 b; mov.b64 b, {%1, %8}; setp.ne.b32 adds, %2, 0; wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type        \
-                 " {" accumulators "}, {a0,a1,a2,a3}, b, adds, 1, 1, %3; }" ::"n"(group),                            \
+                 " .reg .b64 b; mov.b64 b, {%1, %8}; .reg .pred adds; setp.ne.b32 adds, %2, 0;"                        \
+                 " wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                \
+                 " {" accumulators "}, {a0,a1,a2,a3}, b, adds, 1, 1, %3; }" ::"n"(group),                              \
                  "r"(right), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]),           \
                  "n"(descriptor_high))
 #define FLASHOMP_WGMMA_OF(type)                                                                                        \
