@@ -99,8 +99,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
 
     auto q = tile.resident(p.head_dim);
     auto dout = tile.resident(p.head_dim_v);
-    auto k = tile.stream(p.head_dim);
-    auto v = tile.stream(p.head_dim_v);
+    auto k = tile.stream(p.k, p.head_dim, StreamUse::both);
+    auto v = tile.stream(p.v, p.head_dim_v, StreamUse::scores);
     auto s = tile.scores();
     auto ds = tile.scores();
     auto dq = tile.accumulator(p.head_dim);
@@ -128,18 +128,25 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const bool keeps_shift = softcap && p.element != Element::float32;
     const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
     const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
-    const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        tile.load(k[stage], slice(all_k, j0, block_n));
-        tile.load(v[stage], slice(all_v, j0, block_n));
+    const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
+        if (what == Load::for_scores) {
+            tile.load(k[stage], slice(all_k, j0, block_n));
+            tile.load(v[stage], slice(all_v, j0, block_n));
+        }
     };
-    const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        tile.multiply(s, q, k[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });
-        if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-            tile.multiply(ds, dout, v[stage], s,
-                          QueryGradient<modified, false, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
+    const auto multiply = [&](int, Stage stage) FLASHOMP_LAMBDA { tile.multiply(s, q, k[stage], ds, dout, v[stage]); };
+    const Range interior = score.interior_keys(i0, i0 + block_m);
+    const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
+        tile.finish(s, ds);
+        if ((j0 >= interior.begin) & (j0 + block_n <= interior.end)) {
+            tile.combine(ds, s, QueryGradient<modified, false, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
         } else {
-            tile.multiply(ds, dout, v[stage], s,
-                          QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
+            if (!modified && score.key_padding != nullptr) {
+                tile.sync();
+                tile.map(s, PaddedKeys<false>{score, j0});
+                tile.sync();
+            }
+            tile.combine(ds, s, QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
         }
         tile.sync();
         if (keeps_shift) {
@@ -153,7 +160,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         tile.accumulate(dq, ds, k[stage]);
     };
     const Range keys = score.band.keys(i0, i0 + rows);
-    tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, compute);
+    tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, multiply, attend);
 
     const float scale = p.scale;
     const bool has_sink = p.sink != nullptr;
@@ -215,8 +222,8 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
 
     auto k = tile.resident(p.head_dim);
     auto v = tile.resident(p.head_dim_v);
-    auto q = tile.stream(p.head_dim);
-    auto dout = tile.stream(p.head_dim_v);
+    auto q = tile.stream(p.q, p.head_dim, StreamUse::both);
+    auto dout = tile.stream(p.dout, p.head_dim_v, StreamUse::both);
     auto pr = tile.scores();
     auto ds = tile.scores();
     auto dk = tile.accumulator(p.head_dim);
@@ -235,7 +242,10 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
         const float* const all_lse = row_stats(p.lse, work.batch, head, seq.q_start);
         const float* const all_delta = row_stats(p.delta, work.batch, head, seq.q_start);
         const float* const all_residual = row_stats(p.residual, work.batch, head, seq.q_start);
-        const auto load = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
+        const auto load = [&](int i0, Stage stage, Load what) FLASHOMP_LAMBDA {
+            if (what == Load::for_sums) {
+                return;
+            }
             const Rows rows_q = slice(all_q, i0, block_m);
             tile.load(q[stage], rows_q);
             tile.load(dout[stage], slice(all_dout, i0, block_m));
@@ -243,15 +253,23 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             tile.load(delta[stage], all_delta + i0, rows_q.count);
             tile.load(residual[stage], all_residual + i0, rows_q.count);
         };
-        const auto compute = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
-            tile.multiply(pr, k, q[stage], [](float dot, Row, int) FLASHOMP_LAMBDA { return dot; });
-            if (score.is_interior(i0, i0 + block_m, j0, j0 + block_n)) {
-                tile.multiply(
-                    ds, v, dout[stage], pr,
+        const auto multiply = [&](int, Stage stage)
+                                  FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
+        const Range interior = score.interior_queries(j0, j0 + block_n);
+        const auto attend = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
+            tile.finish(pr, ds);
+            if ((i0 >= interior.begin) & (i0 + block_m <= interior.end)) {
+                tile.combine(
+                    ds, pr,
                     KeyGradient<modified, false, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
             } else {
-                tile.multiply(
-                    ds, v, dout[stage], pr,
+                if (!modified && score.key_padding != nullptr) {
+                    tile.sync();
+                    tile.map(pr, PaddedKeys<true>{score, j0});
+                    tile.sync();
+                }
+                tile.combine(
+                    ds, pr,
                     KeyGradient<modified, true, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
             }
             tile.sync();
@@ -259,7 +277,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             tile.accumulate(dk, ds, q[stage]);
         };
         const Range queries = score.band.queries(j0, j0 + rows);
-        tile.for_blocks({queries.begin / block_m * block_m, queries.end}, block_m, load, compute);
+        tile.for_blocks({queries.begin / block_m * block_m, queries.end}, block_m, load, multiply, attend);
     }
     tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
     const float scale = p.scale;

@@ -40,8 +40,8 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
 
     auto q = tile.resident(p.head_dim);
     auto dout = tile.resident(p.head_dim_v);
-    auto k = tile.stream(p.head_dim);
-    auto v = tile.stream(p.head_dim_v);
+    auto k = tile.stream(p.k, p.head_dim, StreamUse::scores);
+    auto v = tile.stream(p.v, p.head_dim_v, StreamUse::scores);
     auto s = tile.scores();
     auto ds = tile.scores();
     auto total = tile.scores();
@@ -80,20 +80,25 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                     delta[r] = r < rows ? saved_delta[r] : 0.0F;
                     residual[r] = r < rows ? saved_residual[r] : 0.0F;
                 });
-                const auto load_keys = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
+                const auto load_keys = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
+                    if (what == Load::for_sums) {
+                        return;
+                    }
                     const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
                     tile.load(k[stage], rows_of(p, p.k, batch, head_kv, seq.k_start + j0, columns, p.head_dim));
                     tile.load(v[stage], rows_of(p, p.v, batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
                 };
-                const auto add = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-                    tile.multiply(s, q, k[stage], [](float dot, int, int) FLASHOMP_LAMBDA { return dot; });
-                    tile.multiply(ds, dout, v[stage], s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
+                const auto multiply = [&](int, Stage stage)
+                                          FLASHOMP_LAMBDA { tile.multiply(s, q, k[stage], ds, dout, v[stage]); };
+                const auto add = [&](int j0, Stage) FLASHOMP_LAMBDA {
+                    tile.finish(s, ds);
+                    tile.combine(ds, s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
                         const float prob = gradient.probability(dot, lse[r], residual[r], i0 + r, j0 + c);
                         return gradient.logit(prob, dp, delta[r], gradient.dropout(i0 + r, j0 + c));
                     });
                     tile.add(total, ds);
                 };
-                tile.for_blocks({first_key, last_key}, block_n, load_keys, add);
+                tile.for_blocks({first_key, last_key}, block_n, load_keys, multiply, add);
             }
         }
     }

@@ -45,8 +45,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const Score score(p, seq, work.batch, work.head);
 
     auto q = tile.resident(p.head_dim);
-    auto k = tile.stream(p.head_dim);
-    auto v = tile.stream(p.head_dim_v);
+    auto k = tile.stream(p.k, p.head_dim, StreamUse::scores);
+    auto v = tile.stream(p.v, p.head_dim_v, StreamUse::sums);
     auto s = tile.scores();
     auto o = tile.accumulator(p.head_dim_v);
     OnlineSoftmax<Machine> softmax(tile, modified ? 1.0F : p.scale);
@@ -57,26 +57,28 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     using Stage = typename Machine::Stage;
     const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
     const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
-    const auto load = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        tile.load(k[stage], slice(all_k, j0, block_n));
-        tile.load(v[stage], slice(all_v, j0, block_n));
-    };
-    const auto compute = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        const bool is_interior = score.is_interior(i0, i0 + block_m, j0, j0 + block_n);
-        if constexpr (modified) {
-            if (is_interior) {
-                tile.multiply(s, q, k[stage], Logit<true, false>{score, i0, j0});
-            } else {
-                tile.multiply(s, q, k[stage], Logit<true, true>{score, i0, j0});
-            }
-        } else { // masks come after: most tiles have none, and no second copy of the product is to compile
-            tile.multiply(s, q, k[stage], Logit<false, false>{score, i0, j0});
-            if (!is_interior) {
-                tile.sync();
-                tile.map(s, Logit<false, true>{score, i0, j0});
-            }
+    const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
+        if (what == Load::for_scores) {
+            tile.load(k[stage], slice(all_k, j0, block_n));
+        } else {
+            tile.load(v[stage], slice(all_v, j0, block_n));
         }
+    };
+    const auto multiply = [&](int, Stage stage) FLASHOMP_LAMBDA { tile.multiply(s, q, k[stage]); };
+    const Range interior = score.interior_keys(i0, i0 + block_m);
+    const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
+        tile.finish(s);
         tile.sync();
+        if ((j0 >= interior.begin) & (j0 + block_n <= interior.end)) {
+            if constexpr (modified) {
+                tile.map(s, Logit<true, false>{score, i0, j0});
+            }
+        } else {
+            if (!modified && score.key_padding != nullptr) {
+                tile.map(s, PaddedKeys<false>{score, j0});
+            }
+            tile.map(s, Logit<modified, true>{score, i0, j0});
+        }
         const bool moved = softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
@@ -86,7 +88,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    tile.for_blocks(split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits), block_n, load, compute);
+    tile.for_blocks(split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits), block_n, load, multiply,
+                    attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

@@ -2,7 +2,12 @@
 // depth, FLASHOMP_TENSOR_DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with the warpgroups' (1).
 #include "pass.hpp"
 #include "tensor_shapes.hpp"
+#include "tile/team_memory.hpp"
+#if FLASHOMP_HOPPER
+#include "tile/hopper.hpp"
+#else
 #include "tile/tensor.hpp"
+#endif
 
 #include <omp.h>
 
@@ -26,11 +31,24 @@ struct TensorConfig {
         second_in_memory = shape_of(pass, head_depth, is_modified).second_in_memory,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
-        hopper = FLASHOMP_HOPPER,
+        accumulators = pass == Pass::backward_key ? 2 : 1,
+        one_loop = pass == Pass::backward_key && head_depth == 128, // two need more registers than there are
+        copies_stats = pass == Pass::backward_key,
+        defers = shape_of(pass, head_depth, is_modified).defers,
+        lead = shape_of(pass, head_depth, is_modified).lead,
+        sums_lead = shape_of(pass, head_depth, is_modified).sums_lead,
     };
 };
 
-static_assert(TileMachine<TensorMachine<TensorConfig<FLASHOMP_TENSOR_DEPTH, ptx::BFloat16Math, Pass::forward, false>>>);
+#if FLASHOMP_HOPPER
+template <int depth, class Math, Pass pass, bool modified>
+using Machine = HopperMachine<TensorConfig<depth, Math, pass, modified>>;
+#else
+template <int depth, class Math, Pass pass, bool modified>
+using Machine = TensorMachine<TensorConfig<depth, Math, pass, modified>>;
+#endif
+
+static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, ptx::BFloat16Math, Pass::forward, false>>);
 
 } // namespace
 
@@ -40,19 +58,42 @@ template <int depth, Pass pass, bool modified, class Math>
 static __attribute__((noinline, noclone)) void run_one(const Params& params, float* memory, WorkItem work)
 {
     if (is_nvptx()) { // no such instructions on the host: plan() never sends it here
-        run_block<pass, modified>(TensorMachine<TensorConfig<depth, Math, pass, modified>>(memory), params, work);
+        run_block<pass, modified>(Machine<depth, Math, pass, modified>(memory), params, work);
     }
 }
 
 template <int depth, Pass pass, bool modified, class Math>
 static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
 {
-    const Work work(params, launch);
-    for (std::int64_t round = 0; round * teams < work.items; ++round) {
-        const std::int64_t i = turn(round, team, teams);
-        if (i < work.items) {
-            run_one<depth, pass, modified, Math>(params, memory, work.item(i));
+#if FLASHOMP_HOPPER
+    for (const void* map : {params.q.map, params.k.map, params.v.map, params.dout.map}) {
+        if (map != nullptr) {
+            ptx::acquire_map(map);
         }
+    }
+#endif
+    const Work work(params, launch);
+    if (launch.counter == nullptr) {
+        for (std::int64_t round = 0; round * teams < work.items; ++round) {
+            const std::int64_t i = turn(round, team, teams);
+            if (i < work.items) {
+                run_one<depth, pass, modified, Math>(params, memory, work.item(i));
+            }
+        }
+        return;
+    }
+    // Drawn one ahead, so that nobody waits for the counter; two places, so that a fast warp does not overwrite what a
+    // slow one has yet to read.
+    std::int64_t* const drawn = reinterpret_cast<std::int64_t*>(memory) + team_memory_bytes / 8 - 2;
+    int place = 0;
+    for (std::int64_t i = team; i < work.items;) {
+        if (omp_get_thread_num() == 0) {
+            drawn[place] = teams + std::int64_t{__atomic_fetch_add(launch.counter, 1U, __ATOMIC_RELAXED)};
+        }
+        run_one<depth, pass, modified, Math>(params, memory, work.item(i));
+        team_barrier(launch.crew_threads);
+        i = drawn[place];
+        place ^= 1;
     }
 }
 #pragma omp end declare target

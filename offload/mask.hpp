@@ -25,7 +25,10 @@ struct Band {
 
     FLASHOMP_INLINE bool keeps(int i, int j) const
     {
-        return (j - i >= low) & (j - i <= high) & (i < q_len) & (j < k_len);
+        // One comparison for both sides, of what is the same for a row but for a constant.
+        const auto above_low = static_cast<unsigned>(j - i) - static_cast<unsigned>(low);
+        const auto span = static_cast<unsigned>(high) - static_cast<unsigned>(low);
+        return (above_low <= span) & (i < q_len) & (j < k_len);
     }
 
     /// The keys that at least one of the query rows [i0, i1) keeps.
@@ -40,10 +43,16 @@ struct Band {
         return {clamp(j0 - high, 0, q_len), clamp(j1 - 1 - low + 1, 0, q_len)};
     }
 
-    /// Whether every one of the queries [i0, i1) keeps every one of the keys [j0, j1): no mask needed.
-    FLASHOMP_INLINE bool is_interior(int i0, int i1, int j0, int j1) const
+    /// The keys that all of the query rows [i0, i1) keep; end <= begin where there are none.
+    FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
     {
-        return (j0 - (i1 - 1) >= low) & (j1 - 1 - i0 <= high) & (i1 <= q_len) & (j1 <= k_len);
+        return {clamp(i1 - 1 + low, 0, k_len), clamp(i0 + high + 1, 0, k_len)};
+    }
+
+    /// The queries that keep all of the keys [j0, j1); end <= begin where there are none.
+    FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
+    {
+        return {clamp(j1 - 1 - high, 0, q_len), clamp(j0 - low + 1, 0, q_len)};
     }
 };
 
@@ -93,7 +102,8 @@ FLASHOMP_INLINE Band band_of(const Params& p, const Sequence& s)
     const auto cut = [&](std::int64_t d) {
         return static_cast<int>(d < -s.q_len ? -s.q_len : (d > s.k_len ? s.k_len : d));
     };
-    return {cut(kept.low), cut(kept.high), s.q_len, s.k_len};
+    // Without any diagonal there is no key either; high >= low otherwise.
+    return {cut(kept.low), cut(kept.high), s.q_len, kept.low <= kept.high ? s.k_len : 0};
 }
 
 } // namespace flashomp::offload

@@ -22,6 +22,8 @@ enum class Alignment : int { none, top_left, bottom_right };
 struct Tensor {
     void* data = nullptr;
     std::int64_t batch = 0, row = 0, head = 0;
+    bool is_packed = false;    ///< sequences follow one another, and batch is 0
+    const void* map = nullptr; ///< for Hopper's copy engine, of blocks of as many rows as the pass streams; or null
 };
 
 /// Float statistics per row, [batch, head, row] with row stride 1: LSE and D.
@@ -109,18 +111,28 @@ struct Rows {
     int count = 0;           ///< valid rows; the rest of a block reads as zero and is not written
     int depth = 0;           ///< elements a row
     Element element = Element::float32;
+
+    // The same rows as coordinates in the tensor's map.
+    const void* map = nullptr;
+    std::int64_t row = 0;
+    int head = 0, batch = 0;
 };
 
 FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
                              int depth)
 {
-    return {t.data, batch * t.batch + head * t.head + first * t.row, t.row, count, depth, p.element};
+    return {t.data, batch * t.batch + head * t.head + first * t.row,
+            t.row,  count,
+            depth,  p.element,
+            t.map,  first,
+            head,   t.is_packed ? 0 : batch};
 }
 
 /// At most `most` of the rows, from row `first` on.
 FLASHOMP_INLINE Rows slice(Rows rows, int first, int most)
 {
     rows.offset += first * rows.stride;
+    rows.row += first;
     rows.count = rows.count - first < most ? rows.count - first : most;
     return rows;
 }

@@ -12,10 +12,12 @@ namespace flashomp::offload {
 struct Work {
     int blocks = 0, heads = 0, batches = 0, splits = 1;
     bool ascending = false; ///< order of the blocks
+    int heads_together = 1;
     const Unit* units = nullptr;
     std::int64_t items = 0;
 
-    FLASHOMP_INLINE Work(const Params& p, const Launch& launch) : batches(p.batch), units(launch.units)
+    FLASHOMP_INLINE Work(const Params& p, const Launch& launch)
+        : batches(p.batch), heads_together(launch.heads_together), units(launch.units)
     {
         if (launch.pass == Pass::backward_bias) {
             items = BiasBlocks(p, launch.resident_rows, launch.stream_rows).items();
@@ -35,8 +37,9 @@ struct Work {
     }
 
     /// The blocks of one head follow one another, so that crews at work at the same time share its keys and values, or
-    /// its queries, in a cache. Within a head the longest come first: under a causal mask the last query blocks see the
-    /// most keys and the first key blocks the most queries.
+    /// its queries, in a cache. The longest come first: under a causal mask the last query blocks see the most keys and
+    /// the first key blocks the most queries. There, heads_together heads, as many as a cache holds, take turns, so
+    /// that the crews' last items are short ones.
     FLASHOMP_INLINE WorkItem item(std::int64_t index) const
     {
         WorkItem work;
@@ -49,11 +52,15 @@ struct Work {
             work.block = units[index].block;
             return work;
         }
-        work.block = static_cast<int>(index % blocks);
+        const std::int64_t all_heads = std::int64_t{heads} * batches;
+        const std::int64_t first = index / (std::int64_t{blocks} * heads_together) * heads_together;
+        const std::int64_t within = index - first * blocks;
+        const std::int64_t together = all_heads - first < heads_together ? all_heads - first : heads_together;
+        work.block = static_cast<int>(within / together);
         work.block = ascending ? work.block : blocks - 1 - work.block;
-        index /= blocks;
-        work.head = static_cast<int>(index % heads);
-        work.batch = static_cast<int>(index / heads);
+        const std::int64_t head = first + within % together;
+        work.head = static_cast<int>(head % heads);
+        work.batch = static_cast<int>(head / heads);
         return work;
     }
 };

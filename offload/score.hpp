@@ -60,10 +60,21 @@ struct Score {
         }
     }
 
-    /// Whether the tile of queries [i0, i1) and keys [j0, j1) needs no mask.
-    FLASHOMP_INLINE bool is_interior(int i0, int i1, int j0, int j1) const
+    /// The keys that all of the queries [i0, i1) keep: tiles of these need no mask. Rows past the end do not matter,
+    /// since nobody reads their results; but there is no bias for them.
+    FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
     {
-        return key_padding == nullptr && band.is_interior(i0, i1, j0, j1);
+        const bool is_whole = i1 <= band.q_len;
+        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        return has_any ? band.interior_keys(i0, is_whole ? i1 : band.q_len) : Range{};
+    }
+
+    /// The queries that keep all of the keys [j0, j1), as above.
+    FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
+    {
+        const bool is_whole = j1 <= band.k_len;
+        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
     }
 
     FLASHOMP_INLINE bool keeps(int i, int j) const
@@ -93,7 +104,7 @@ struct Score {
     }
 
     /// The logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before
-    /// anything is read for them.
+    /// anything is read for them. Without modifications key padding is a step of its own, before (PaddedKeys).
     template <bool modified, bool masked>
     FLASHOMP_INLINE float operator()(float dot, int i, int j) const
     {
@@ -102,7 +113,7 @@ struct Score {
                 return keeps(i, j) ? logit<true>(dot, i, j) : -infinity;
             }
             const float s = logit<false>(dot, i, j); // computed for all: a select vectorises, a branch does not
-            return keeps(i, j) ? s : -infinity;
+            return band.keeps(i, j) ? s : -infinity;
         }
         return logit<modified>(dot, i, j);
     }
@@ -129,6 +140,20 @@ struct Score {
     }
 };
 
+/// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
+template <bool keys_are_rows>
+struct PaddedKeys {
+    const Score& score;
+    int j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        const int j = j0 + (keys_are_rows ? static_cast<int>(r) : c);
+        return j < score.band.k_len && score.key_padding[j] == 0 ? -infinity : dot;
+    }
+};
+
 /// Probabilities of one tile after dropout.
 struct DropoutFactor {
     const Score& score;
@@ -152,7 +177,7 @@ struct Logit {
     FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
     {
         if constexpr (!modified) {
-            return !masked || score.keeps(i0 + r, j0 + c) ? dot : -infinity;
+            return !masked || score.band.keeps(i0 + r, j0 + c) ? dot : -infinity;
         }
         return score.template operator()<modified, masked>(dot, i0 + r, j0 + c);
     }

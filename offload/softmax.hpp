@@ -44,6 +44,10 @@ struct OnlineSoftmax {
     /// factor that moves what was accumulated before to the new base. Row work only: no sync inside.
     FLASHOMP_INLINE bool update(Machine& tile, typename Machine::Scores& scores)
     {
+        if (!tile.may_exceed(scores, limit)) { // most tiles: no need to know the maximum itself
+            tile.exp_sum(scores, base, factor, sum);
+            return false;
+        }
         tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA { correction[r] = limit[r]; });
         tile.row_max(scores, correction);
         const bool moves_any = tile.any_above(correction, limit);

@@ -12,6 +12,10 @@ struct TensorShape {
     int stream_rows; ///< two stages of two streamed blocks must fit team memory
     int warps;
     bool second_in_memory = false; ///< the second resident block stays in team memory
+    // Hopper:
+    bool defers = false; ///< sums are computed behind the next block's scores
+    int lead = 1;        ///< so many blocks for scores are on their way while one is at work
+    int sums_lead = 0;   ///< the same for blocks that are only summed; 0: there are none
 
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
@@ -48,14 +52,14 @@ constexpr TensorShape hopper_shape(Pass pass, int depth, bool modified)
     }
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{2, 64, 4} : TensorShape{1, 32, 4};
+        return depth == 64 ? TensorShape{2, 48, 4, false, true, 2, 2} : TensorShape{1, 32, 4, false, true, 2, 1};
     case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
+        return depth == 64 ? TensorShape{1, 64, 4, false, true} : TensorShape{1, 32, 4, false, true};
     case Pass::backward_key:
         if (depth == 128 && modified) { // would need more stack than there is
             return {0, 0, 0};
         }
-        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4, false};
+        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;

@@ -71,7 +71,7 @@ public:
     {
         return {take(resident_floats(resident_rows_, depth)), depth, padded(resident_rows_)};
     }
-    FLASHOMP_INLINE Stream stream(int depth)
+    FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse)
     {
         return {take(stream_floats(stream_rows_, depth)), depth, padded(depth), 0};
     }
@@ -132,26 +132,39 @@ public:
         }
     }
 
-    template <class Load, class Compute>
-    FLASHOMP_INLINE void for_blocks(Range range, int step, Load load_block, Compute compute)
+    template <class LoadBlock, class Score, class Attend>
+    FLASHOMP_INLINE void for_blocks(Range range, int step, LoadBlock load_block, Score score, Attend attend)
     {
         for (int j0 = range.begin; j0 < range.end; j0 += step) {
-            load_block(j0, Stage{});
-            compute(j0, Stage{});
+            load_block(j0, Stage{}, Load::for_scores);
+            load_block(j0, Stage{}, Load::for_sums);
+            score(j0, Stage{});
+            attend(j0, Stage{});
         }
     }
 
-    template <class F>
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, F f)
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
-        product(s, block, stream);
-        map(s, f);
+        s.count = stream.count;
+        matrix_kernel(s.data, s.rows, stream.data, stream.padded, 1, block.data, block.rows, stream.count, rows_,
+                      block.depth, Start::zero);
+    }
+
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& s2,
+                                  const Resident& block2, const Stream& stream2)
+    {
+        multiply(s, block, stream);
+        multiply(s2, block2, stream2);
+    }
+
+    template <class... S>
+    FLASHOMP_INLINE void finish(const S&...)
+    {
     }
 
     template <class F>
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& other, F f)
+    FLASHOMP_INLINE void combine(Scores& s, Scores& other, F f)
     {
-        product(s, block, stream);
         for (int c = 0; c < s.count; ++c) {
             float* row = s.data + std::ptrdiff_t{c} * s.rows;
             float* other_row = other.data + std::ptrdiff_t{c} * other.rows;
@@ -261,6 +274,12 @@ public:
         }
     }
 
+    /// Finding out would cost as much as the maximum.
+    static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
+    {
+        return true;
+    }
+
     FLASHOMP_INLINE void complete(const Stats&) {}
 
     FLASHOMP_INLINE void row_dot(const Rows& a, const Rows& b, const Stats& dot)
@@ -340,13 +359,6 @@ private:
         case Element::float16:
             return f(static_cast<Float16*>(rows.data));
         }
-    }
-
-    FLASHOMP_INLINE void product(Scores& s, const Resident& block, const Stream& stream)
-    {
-        s.count = stream.count;
-        matrix_kernel(s.data, s.rows, stream.data, stream.padded, 1, block.data, block.rows, stream.count, rows_,
-                      block.depth, Start::zero);
     }
 
     /// C[m][n] (+)= Σ_k A[m·a_m + k·a_k] · B[k][n]; n is a multiple of lanes.

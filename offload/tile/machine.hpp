@@ -4,7 +4,7 @@
 // dK/dV pass) and streams blocks of the other side past it. A score tile S holds one value per pair (resident
 // row r, streamed row c). Two products are enough for every pass:
 //
-//     multiply    S[r][c] = f(Σ_x R[r][x] · T[c][x], r, c)          R resident, T streamed
+//     multiply    S[r][c] = Σ_x R[r][x] · T[c][x]                     R resident, T streamed
 //     accumulate  C[r][x] = C[r][x] · a[r] + Σ_c S[r][c] · T[c][x]    C stays with the resident rows
 //
 //     forward     S = Q·Kᵀ               O += P·V                    resident Q      streamed K, V
@@ -12,14 +12,16 @@
 //     dK/dV       S = K·Qᵀ, dP = V·dOᵀ   dV += P·dO, dK += dS·Q      resident K, V   streamed Q, dO
 //
 // A machine decides where the pieces live (registers, cache, team-local memory), how a crew shares the work, and how
-// streamed blocks arrive: for_blocks(range, step, load, compute) calls load(j0, stage) for every block of the range,
-// possibly while compute() of the one before is still at work, and compute(j0, stage) once it is there. What streams
-// has one block a stage, k[stage].
+// streamed blocks arrive: for_blocks(range, step, load, score, attend) calls load(j0, stage, what) for every block of
+// the range, possibly while blocks before it are still at work, score(j0, stage), which multiplies, once it is there,
+// and then attend(j0, stage), which uses the scores and accumulates. What streams has one block a stage, k[stage]. A
+// machine may put off what attend() accumulates until after the next score(): hence stream() says what a block is for,
+// and load() is told which to bring, those for score() or the rest.
 //
 // Every operation is called by all threads of the crew. What one thread of the crew wrote, the others see after
 // sync(). Two rules save synchronisation: an element (r, c) of a score tile belongs to the same thread in every
-// multiply, and a row r to the same thread in for_rows, row_max, row_sum and exp_sum. Row statistics belong to their
-// row's thread; column statistics, loaded like streamed blocks, can be read by all.
+// multiply and combine, and a row r to the same thread in for_rows, map, row_max, row_sum and exp_sum. Row statistics
+// belong to their row's thread; column statistics, loaded like streamed blocks, can be read by all.
 #pragma once
 
 #include "mask.hpp"
@@ -27,6 +29,12 @@
 #include <concepts>
 
 namespace flashomp::offload {
+
+/// What a streamed block is for: multiply(), accumulate() or both.
+enum class StreamUse { scores, sums, both };
+
+/// What is to be loaded: the blocks of a stage that multiply() needs, or those that only accumulate() does.
+enum class Load { for_scores, for_sums };
 
 // clang-format 14 would spread every requirement over three lines.
 // clang-format off
@@ -37,7 +45,8 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
                                float (*epilogue)(float, typename M::Row, int),
                                float (*epilogue2)(float, float&, typename M::Row, int),
                                float (*factor)(typename M::Row), void (*row)(typename M::Row),
-                               void (*block)(int, typename M::Stage)) {
+                               void (*block)(int, typename M::Stage), StreamUse use, Tensor tensor,
+                               void (*load)(int, typename M::Stage, Load)) {
     { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
     { m.stream_rows() } -> std::same_as<int>; // most rows of a streamed block
     { M::lag() } -> std::same_as<float>; // see OnlineSoftmax
@@ -45,7 +54,7 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
 
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
     { m.resident(n) } -> std::same_as<typename M::Resident>;
-    { m.stream(n) } -> std::same_as<typename M::Stream>;
+    { m.stream(tensor, n, use) } -> std::same_as<typename M::Stream>;
     { m.scores() } -> std::same_as<typename M::Scores>;
     { m.accumulator(n) } -> std::same_as<typename M::Accumulator>;
     { m.row_stats() } -> std::same_as<typename M::Stats>;
@@ -54,20 +63,24 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.load(r, rows); // from memory; rows beyond rows.count read as zero
     m.load(t[stage], rows);
     m.load(y[stage], source, n); // n columns, zero beyond
-    m.for_blocks(range, n, block, block);
-    m.multiply(s, r, t[stage], epilogue);     // s = f(r·tᵀ, r, c)
-    m.multiply(s, r, t[stage], s, epilogue2); // s = f(r·tᵀ, other(r, c), r, c); f may also change the other tile
+    m.for_blocks(range, n, load, block, block);
+    m.multiply(s, r, t[stage]);               // s = r·tᵀ, there after finish()
+    m.multiply(s, r, t[stage], s, r, t[stage]); // the same for a second tile
+    m.finish(s);                              // of all tiles that multiply() began, in one call
+    m.finish(s, s);
+    m.combine(s, s, epilogue2);               // s = f(s, other(r, c), r, c); f may also change the other tile
     m.accumulate(a, s, t[stage]);             // a += s·t
     m.accumulate(a, s, t[stage], true, x);    // a = a·x[r] + s·t; false: all x[r] are 1 or not even set
     m.row_max(s, x);                          // x[r] = max(x[r], max over c of s)
     m.row_sum(s, x);                          // x[r] += sum over c of s, whole after complete()
+    { m.may_exceed(s, x) } -> std::same_as<bool>; // false: no s is above its row's x[r]
     { m.any_above(x, x) } -> std::same_as<bool>; // x[r] > y[r] in any row of the thread's; may be true without
     m.exp_sum(s, x, 1.0F, x);                 // s = 2^((s - x[r])·factor); y[r] += sum over c of s, whole after complete()
     m.complete(x);                            // each row's sum, in every thread that has the row
     m.row_dot(rows, rows, x);                 // x[r] = sum of products of two rows in memory
     m.for_rows(row);                          // f(r) for every resident row
     m.for_rows(n, row);                       // f(r) for the first n of them
-    m.map(s, epilogue);                       // s = f(s, r, c), shared out by rows
+    m.map(s, epilogue);                       // s = f(s, r, c)
     m.store(a, rows, factor);                 // to memory: a[r][:] · f(r), rounded to the tensor's type
     m.sync();                                 // crew barrier, where there is something to wait for
 };

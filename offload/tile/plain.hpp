@@ -75,7 +75,7 @@ public:
     {
         return {{take(resident_floats(resident_rows_, depth)), depth, odd(padded(depth)), resident_rows_}};
     }
-    FLASHOMP_INLINE Stream stream(int depth)
+    FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse)
     {
         return {{take(stream_floats(stream_rows_, depth)), depth, odd(padded(depth)), stream_rows_}, 0};
     }
@@ -131,29 +131,23 @@ public:
         }
     }
 
-    template <class Load, class Compute>
-    FLASHOMP_INLINE void for_blocks(Range range, int step, Load load_block, Compute compute)
+    template <class LoadBlock, class Score, class Attend>
+    FLASHOMP_INLINE void for_blocks(Range range, int step, LoadBlock load_block, Score score, Attend attend)
     {
         for (int j0 = range.begin; j0 < range.end; j0 += step) {
-            load_block(j0, Stage{});
+            load_block(j0, Stage{}, Load::for_scores);
+            load_block(j0, Stage{}, Load::for_sums);
             sync();
-            compute(j0, Stage{});
+            score(j0, Stage{});
+            attend(j0, Stage{});
             sync(); // before the next block overwrites this one
         }
     }
 
-    template <class F>
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, F f)
-    {
-        multiply(s, block, stream, s, [=](float x, float&, int r, int c) FLASHOMP_LAMBDA { return f(x, r, c); });
-    }
-
-    template <class F>
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& other, F f)
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
         s.count = padded(stream.count); // masked columns of a padded tile hold zeros where they are summed
         float* const target = s.data;
-        float* const beside = other.data;
         const float* const a = block.data;
         const float* const b = stream.data;
         const int lds = s.stride, lda = block.stride, ldb = stream.stride, depth = block.depth;
@@ -194,13 +188,34 @@ public:
                 for (int j = 0; j < micro; ++j) {
                     const int r = r0 + i * step_r;
                     const int c = c0 + j * step_c;
-                    float value = beside[c * lds + r];
-                    const float result = f(acc[i][j], value, r, c);
-                    beside[c * lds + r] = value;
-                    target[c * lds + r] = result; // last: `beside` may be the same tile
+                    target[c * lds + r] = acc[i][j];
                 }
             }
         }
+    }
+
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& s2,
+                                  const Resident& block2, const Stream& stream2)
+    {
+        multiply(s, block, stream);
+        multiply(s2, block2, stream2);
+    }
+
+    template <class... S>
+    FLASHOMP_INLINE void finish(const S&...)
+    {
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void combine(Scores& s, Scores& other, F f)
+    {
+        const Scores tile = s;
+        const Scores beside = other;
+        for_micro_tiles([=](int r, int c) FLASHOMP_LAMBDA {
+            float value = beside.at(r, c);
+            tile.at(r, c) = f(tile.at(r, c), value, r, c);
+            beside.at(r, c) = value;
+        });
     }
 
     template <class F>
@@ -285,6 +300,12 @@ public:
             }
             sum[r] = total;
         });
+    }
+
+    /// Finding out would cost as much as the maximum.
+    static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
+    {
+        return true;
     }
 
     FLASHOMP_INLINE void complete(const Stats&) {}

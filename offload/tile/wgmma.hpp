@@ -3,8 +3,7 @@
 // cmake/hopper/as does.
 //
 // An asm statement takes 30 operands; the accumulators of a product are up to 128. So they are registers that only PTX
-// knows, d<group>_<i>: groups 0 and 1, a scope of PTX long, for scores, and others, declared once, for what a loop
-// accumulates. wgmma wants each group in a row; g++'s own registers would be copied there and back.
+// knows, d<group>_<i>. wgmma wants each group in a row; g++'s own registers would be copied there and back.
 #pragma once
 
 #include "tile/ptx.hpp"
@@ -22,37 +21,12 @@ FLASHOMP_INLINE std::uint32_t matrix_descriptor(std::uint32_t shared, std::uint3
 }
 constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
 
-/// fence.proxy.async.shared::cta: what has arrived in shared memory for this thread (cp.async) is there for wgmma, too.
-/// Without the state space it would be a fence of the whole GPU. The underscore becomes :: in cmake/hopper/as.
-FLASHOMP_INLINE void publish_shared()
-{
-    if (is_nvptx()) {
-        asm volatile("fence.proxy.async.shared_cta;" ::);
-    }
-}
-
-/// Registers of a group for as long as the function runs; clear_accumulator() gives each its first value.
+/// Registers of a group for as long as the function runs; a product or clear_accumulator() gives each its first value.
 template <int registers>
 FLASHOMP_INLINE void declare_accumulators(int group)
 {
     if (is_nvptx()) {
         asm volatile(".reg .f32 d%0_<%1>;" ::"n"(group), "n"(registers));
-    }
-}
-
-/// Opens a scope with `registers` registers for each of the groups 0 and 1.
-template <int registers>
-FLASHOMP_INLINE void open_product()
-{
-    if (is_nvptx()) {
-        asm volatile("{ .reg .f32 d0_<%0>, d1_<%0>;" ::"n"(registers));
-    }
-}
-
-FLASHOMP_INLINE void close_product()
-{
-    if (is_nvptx()) {
-        asm volatile("}" ::);
     }
 }
 
@@ -109,11 +83,12 @@ FLASHOMP_INLINE void commit_products()
     }
 }
 
-/// wgmma.wait_group: all groups have been done.
+/// wgmma.wait_group: all groups but the last `pending` have been done.
+template <int pending>
 FLASHOMP_INLINE void wait_products()
 {
     if (is_nvptx()) {
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::);
+        asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending));
     }
 }
 
@@ -124,6 +99,7 @@ FLASHOMP_INLINE void wait_products()
                         FLASHOMP_D2(t##6, t##7) "," FLASHOMP_D2(t##8, t##9)
 #define FLASHOMP_D8 FLASHOMP_D2(0, 1) "," FLASHOMP_D2(2, 3) "," FLASHOMP_D2(4, 5) "," FLASHOMP_D2(6, 7)
 #define FLASHOMP_D16 FLASHOMP_D10() "," FLASHOMP_D2(10, 11) "," FLASHOMP_D2(12, 13) "," FLASHOMP_D2(14, 15)
+#define FLASHOMP_D24 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D2(20, 21) "," FLASHOMP_D2(22, 23)
 #define FLASHOMP_D32 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D2(30, 31)
 #define FLASHOMP_D64 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D10(3) "," FLASHOMP_D10(4) \
                      "," FLASHOMP_D10(5) "," FLASHOMP_D2(60, 61) "," FLASHOMP_D2(62, 63)
@@ -139,6 +115,8 @@ FLASHOMP_INLINE void wait_products()
         FLASHOMP_WGMMA(16, type, FLASHOMP_D8);                                                                         \
     } else if constexpr (columns == 32) {                                                                              \
         FLASHOMP_WGMMA(32, type, FLASHOMP_D16);                                                                        \
+    } else if constexpr (columns == 48) {                                                                              \
+        FLASHOMP_WGMMA(48, type, FLASHOMP_D24);                                                                        \
     } else if constexpr (columns == 64) {                                                                              \
         FLASHOMP_WGMMA(64, type, FLASHOMP_D32);                                                                        \
     } else {                                                                                                           \
@@ -151,7 +129,7 @@ FLASHOMP_INLINE void wait_products()
 template <bool is_bfloat16, int columns, bool adds, bool transposed>
 FLASHOMP_INLINE void multiply_add(int group, const Four& a, std::uint32_t right)
 {
-    static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 128);
+    static_assert(columns == 16 || columns == 32 || columns == 48 || columns == 64 || columns == 128);
     if (is_nvptx()) {
         if constexpr (is_bfloat16) {
             FLASHOMP_WGMMA_OF("bf16")
@@ -165,6 +143,7 @@ FLASHOMP_INLINE void multiply_add(int group, const Four& a, std::uint32_t right)
 #undef FLASHOMP_WGMMA
 #undef FLASHOMP_D64
 #undef FLASHOMP_D32
+#undef FLASHOMP_D24
 #undef FLASHOMP_D16
 #undef FLASHOMP_D10
 #undef FLASHOMP_D8

@@ -4,6 +4,7 @@
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
+#include "hopper_setup.hpp"
 #include "workspace.hpp"
 
 #include <chrono>
@@ -83,12 +84,16 @@ Report run_openmp(const Problem& problem)
     const Workspace crews(decided.crew_memory_bytes, device);
     const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
 
+    const HopperSetup hopper(decided, problem, params, device);
+
     bool on_device = place.hardware.is_device;
-    for (PassPlan& pass : decided.passes) {
-        offload::Launch& launch = pass.launch;
-        launch.crew_memory = crews.floats();
-        launch.units = staging.array(pass.units);
-        const offload::Ran ran = run_pass(pass, params, *place.hardware.isa); // not behind &&, which might not call it
+    for (std::size_t i = 0; i < decided.passes.size(); ++i) {
+        PassPlan& pass = decided.passes[i];
+        pass.launch.crew_memory = crews.floats();
+        pass.launch.units = staging.array(pass.units);
+        pass.launch.counter = hopper.counter(i);
+        const offload::Ran ran =
+            run_pass(pass, hopper.with_maps(params, i), *place.hardware.isa); // not behind &&, which might not call it
         on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {

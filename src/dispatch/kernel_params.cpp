@@ -23,7 +23,7 @@ offload::Tensor kernel_tensor(const ConstTensorView& view)
 {
     const std::size_t first = view.rank == 4 ? 1 : 0; // packed: [row, head, depth]
     return {const_cast<void*>(view.data), view.rank == 4 ? view.strides[0] : 0, view.strides[first],
-            view.strides[first + 1]};
+            view.strides[first + 1], view.rank == 3};
 }
 
 offload::RowTensor kernel_rows(const ConstTensorView& view)

@@ -172,6 +172,21 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     return {};
 }
 
+/// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
+int heads_together(Pass pass, const Problem& problem)
+{
+    constexpr std::int64_t cache_bytes = std::int64_t{32} << 20; // of an H200's 50 MB
+    if (problem.causal == Causal::none || !problem.starts_q.empty()) {
+        return 1;
+    }
+    const bool keys = pass == Pass::backward_key;
+    const std::int64_t group = problem.heads_q / problem.heads_kv;
+    const std::int64_t streamed =
+        2 * (problem.head_dim + problem.head_dim_v) * (keys ? problem.seqlen_q * group : problem.seqlen_k);
+    const std::int64_t heads = cache_bytes / std::max<std::int64_t>(1, streamed) * (keys ? 1 : group);
+    return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
+}
+
 Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     Launch launch;
@@ -184,6 +199,7 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
     launch.device = hardware.device;
     launch.crew_threads = shape.warps;
     launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
+    launch.heads_together = heads_together(pass, problem);
     return launch;
 }
 

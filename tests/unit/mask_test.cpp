@@ -63,7 +63,10 @@ TEST(Band, IsTheIntersectionOfTheMasks)
                 EXPECT_TRUE(!keeps(p, nq, nk, i, j) || (i >= queries.begin && i < queries.end));
             }
         }
-        EXPECT_EQ(band.is_interior(i0, i1, j0, j1), all);
+        const Range inner_keys = band.interior_keys(i0, i1);
+        const Range inner_queries = band.interior_queries(j0, j1);
+        EXPECT_EQ(j0 >= inner_keys.begin && j1 <= inner_keys.end, all);
+        EXPECT_EQ(i0 >= inner_queries.begin && i1 <= inner_queries.end, all);
         EXPECT_FALSE(band.keeps(nq, 0));
         EXPECT_FALSE(band.keeps(0, nk));
     }

@@ -124,8 +124,8 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     const auto logit = [&](float dot, int r, int c) { return score.operator()<false, false>(dot, r, c); };
 
     Machine::Resident q = tile.resident(n);
-    Machine::Stream k = tile.stream(n);
-    Machine::Stream v = tile.stream(n);
+    Machine::Stream k = tile.stream(p.k, n, offload::StreamUse::scores);
+    Machine::Stream v = tile.stream(p.v, n, offload::StreamUse::sums);
     Machine::Scores s = tile.scores();
     Machine::Accumulator o = tile.accumulator(n);
     offload::OnlineSoftmax<Machine> softmax(tile, 1.0F);
@@ -134,7 +134,9 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     const auto take_in = [&](int j0) {
         tile.load(k, rows_at(p, p.k, j0));
         tile.load(v, rows_at(p, p.v, j0));
-        tile.multiply(s, q, k, logit);
+        tile.multiply(s, q, k);
+        tile.finish(s);
+        tile.map(s, logit);
         const bool moved = softmax.update(tile, s);
         tile.accumulate(o, s, v, moved, softmax.correction);
     };
@@ -170,8 +172,8 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
         Machine tile = example.machine();
         Machine::Resident q = tile.resident(n);
         Machine::Resident dout = tile.resident(n);
-        Machine::Stream k = tile.stream(n);
-        Machine::Stream v = tile.stream(n);
+        Machine::Stream k = tile.stream(p.k, n, offload::StreamUse::scores);
+        Machine::Stream v = tile.stream(p.v, n, offload::StreamUse::sums);
         Machine::Scores pr = tile.scores();
         Machine::Scores grad = tile.scores();
         const Machine::Stats delta = tile.row_stats();
@@ -181,8 +183,9 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
         for (int j0 = 0; j0 < n; j0 += block) {
             tile.load(k, rows_at(p, p.k, j0));
             tile.load(v, rows_at(p, p.v, j0));
-            tile.multiply(pr, q, k, [](float dot, int, int) { return dot; });
-            tile.multiply(grad, dout, v, pr, [&](float dp, float& s, int r, int c) {
+            tile.multiply(pr, q, k, grad, dout, v);
+            tile.finish(pr, grad);
+            tile.combine(grad, pr, [&](float dp, float& s, int r, int c) {
                 const float dot = s;
                 s = gradient.probability(dot, offload::usable_lse(p.lse.data[i0 + r]), 0.0F, i0 + r, j0 + c);
                 return gradient(dot, s, dp, delta[r], 1.0F);
