@@ -15,19 +15,6 @@ namespace flashomp::cli {
 
 namespace {
 
-Device parse_device(const std::string& text)
-{
-    if (text == "auto" || text == "host") {
-        return {text == "host" ? Device::Kind::host : Device::Kind::automatic, 0};
-    }
-    constexpr std::string_view allowed = "auto, host or the number of a GPU (0, 1, ...)";
-    const int index = parse_number<int>("--device", text, allowed);
-    if (index < 0) {
-        refuse_value("--device", text, allowed);
-    }
-    return {Device::Kind::gpu, index};
-}
-
 Window parse_window(const std::string& text)
 {
     constexpr std::string_view allowed =
@@ -120,6 +107,19 @@ const std::vector<TensorOption>& tensor_options()
         {"sink", "--sink", "float32 [Hq]: a logit in the denominator only"},
     };
     return options;
+}
+
+Device parse_device(const std::string& text)
+{
+    if (text == "auto" || text == "host") {
+        return {text == "host" ? Device::Kind::host : Device::Kind::automatic, 0};
+    }
+    constexpr std::string_view allowed = "auto, host or the number of a GPU (0, 1, ...)";
+    const int index = parse_number<int>("--device", text, allowed);
+    if (index < 0) {
+        refuse_value("--device", text, allowed);
+    }
+    return {Device::Kind::gpu, index};
 }
 
 const char* flag_of(const std::string& tensor_name)

@@ -53,6 +53,9 @@ struct TensorOption {
 /// "--alibi" for "alibi_slopes".
 [[nodiscard]] const char* flag_of(const std::string& tensor_name);
 
+/// "auto", "host" or a GPU's number, as --device takes them. Throws Error for anything else.
+[[nodiscard]] Device parse_device(const std::string& text);
+
 /// Adds --dtype, --backend, --device, --machine, --threads and --json. A value that is not allowed throws Error.
 void add_run_options(CLI::App& command, RunFlags& flags);
 

@@ -21,5 +21,6 @@ void add_info_command(CLI::App& app, Command& chosen);
 void add_forward_command(CLI::App& app, Command& chosen);
 void add_backward_command(CLI::App& app, Command& chosen);
 void add_check_command(CLI::App& app, Command& chosen);
+void add_plan_command(CLI::App& app, Command& chosen);
 
 } // namespace flashomp::cli

@@ -66,6 +66,7 @@ int run(int argc, char** argv)
     flashomp::cli::add_forward_command(app, chosen);
     flashomp::cli::add_backward_command(app, chosen);
     flashomp::cli::add_check_command(app, chosen);
+    flashomp::cli::add_plan_command(app, chosen);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -38,6 +38,17 @@ std::string bytes_text(std::int64_t bytes)
     return fmt::format("{:.1f} {}", amount, units.at(unit));
 }
 
+std::string decimal_text(double amount, std::string_view unit)
+{
+    constexpr std::array prefixes{"", "k", "M", "G", "T", "P", "E"};
+    std::size_t prefix = 0;
+    while (amount >= 999.95 && prefix + 1 < prefixes.size()) { // which four digits would show as 1000
+        amount /= 1000.0;
+        ++prefix;
+    }
+    return fmt::format("{:.4g} {}{}", amount, prefixes.at(prefix), unit);
+}
+
 std::string error_text(double error)
 {
     if (error == 0.0 || !std::isfinite(error)) {

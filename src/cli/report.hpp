@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,6 +19,9 @@ using Json = nlohmann::ordered_json;
 
 /// "512 B", "4.0 KiB", "1.5 GiB".
 [[nodiscard]] std::string bytes_text(std::int64_t bytes);
+
+/// Four digits with a decimal prefix, as the literature has it: "34.36 GB", "312.5 TFLOP/s".
+[[nodiscard]] std::string decimal_text(double amount, std::string_view unit);
 
 /// Two digits without padding: "2.1e-7", "0", "nan", "inf".
 [[nodiscard]] std::string error_text(double error);

@@ -1,0 +1,202 @@
+// flashomp plan: what a call would cost and how it would run, without running it.
+#include "commands.hpp"
+#include "parse_value.hpp"
+#include "plan_facts.hpp"
+
+#include "place.hpp"
+
+#include "flashomp/device.hpp"
+#include "flashomp/version.hpp"
+
+#include <memory>
+#include <sstream>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace flashomp::cli {
+
+namespace {
+
+constexpr const char* details =
+    R"(Before anything runs: FLOPs, bytes kept for the backward pass, the blocks this build would use and what they take
+on the chip, main-memory traffic, and the roofline: no run at these peaks can be faster. The host's peaks are measured
+on the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
+(docs/algorithm.md gives the formulas).
+
+A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen]; _causal is
+bottom-right, and _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN.
+
+Examples:
+  flashomp plan --shape b2_h32_n8192_d128_causal --dtype bfloat16 --device h200
+  flashomp plan --shape b1_h4_n2048_d64 --json
+  flashomp plan --shape b1_h64kv8_n131072_d128 --dtype bfloat16 --layers 80 --seqlens 8192,32768,131072
+)";
+
+std::vector<std::int64_t> parse_seqlens(const std::string& text)
+{
+    constexpr std::string_view allowed = "whole numbers from 1 to 2^30 with commas between them, such as 2048,131072";
+    std::vector<std::int64_t> all;
+    std::istringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+        const auto seqlen = parse_number<std::int64_t>("--seqlens", part, allowed);
+        if (seqlen < 1 || seqlen > (std::int64_t{1} << 30)) {
+            refuse_value("--seqlens", text, allowed);
+        }
+        all.push_back(seqlen);
+    }
+    if (all.empty()) {
+        refuse_value("--seqlens", text, allowed);
+    }
+    return all;
+}
+
+/// A GPU of the table, with everything this build has for it.
+Place planned_place(const cost::KnownDevice& device, const Options& options)
+{
+    if (!offload::has_tensor_machine()) {
+        throw Error(fmt::format("device was {}, but this build has no GPU code; allowed are: auto, host.", device.key));
+    }
+    Options on_host = options;
+    on_host.device.kind = Device::Kind::host;
+    Place place = choose_place(on_host);
+    place.hardware.is_device = true;
+    place.hardware.device = 0;
+    place.hardware.multiprocessors = device.multiprocessors;
+    place.hardware.has_hopper = device.capability == "9.0" && offload::load_hopper_machine();
+    place.name = fmt::format("{} (planned for, not looked for)", device.name);
+    place.note = "named as " + std::string(device.key);
+    return place;
+}
+
+std::string capability_of(const Place& place, const cost::KnownDevice* known)
+{
+    if (known != nullptr) {
+        return std::string(known->capability);
+    }
+    for (const DeviceInfo& device : devices()) {
+        if (device.index == place.hardware.device) {
+            return device.capability;
+        }
+    }
+    return {};
+}
+
+DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, const Hardware& hardware, bool backward)
+{
+    DirectionFacts direction;
+    direction.name = backward ? "backward" : "forward";
+    direction.flops = backward ? facts.flops.backward : facts.flops.forward;
+    direction.executed_flops = backward ? facts.flops.executed_backward : facts.flops.forward;
+    const Problem problem = cost::problem_of(facts.shape, facts.dtype, backward, options);
+    direction.plan = plan(problem, hardware);
+    for (const PassPlan& pass : direction.plan.passes) {
+        direction.pass_traffic.push_back(cost::pass_traffic(problem, pass));
+    }
+    direction.standard = cost::standard_traffic(facts.shape, facts.dtype, backward);
+    direction.tiles = cost::tile_traffic(problem, direction.plan);
+    direction.least = cost::least_traffic(facts.shape, facts.dtype, backward);
+    direction.at_most = cost::roofline(direction.executed_flops, direction.tiles.total(), facts.peaks);
+    direction.at_least = cost::roofline(direction.executed_flops, direction.least.total(), facts.peaks);
+    return direction;
+}
+
+int run_plan(const PlanFlags& flags)
+{
+    print_plan(plan_facts(flags), flags.run.json);
+    return status_ok;
+}
+
+} // namespace
+
+PlanFacts plan_facts(const PlanFlags& flags)
+{
+    PlanFacts facts;
+    facts.shape = cost::parse_shape(flags.shape);
+    facts.dtype = flags.run.dtype.value_or(DType::float32);
+    facts.flops = cost::flops(facts.shape);
+    facts.saved = cost::saved(facts.shape, facts.dtype);
+    if (flags.layers == 0 && !flags.seqlens.empty()) {
+        throw Error("--seqlens was given without --layers; both together make the table of a model.");
+    }
+
+    Options options = call_options({}, flags.run);
+    const cost::KnownDevice* known = cost::find_device(flags.device);
+    Place place;
+    if (known != nullptr) {
+        place = planned_place(*known, options);
+    } else {
+        options.device = parse_device(flags.device);
+        place = choose_place(options);
+        known =
+            place.hardware.is_device ? cost::find_device(place.name.substr(0, place.name.find(" (device"))) : nullptr;
+    }
+    facts.where = place.name;
+    facts.note = place.note;
+    facts.is_device = place.hardware.is_device;
+    if (!facts.is_device) {
+        facts.peaks = cost::host_peaks(place.hardware.threads);
+    } else if (known != nullptr) {
+        facts.peaks = cost::device_peaks(*known, facts.dtype);
+    }
+    facts.on_chip = facts.is_device ? cost::device_on_chip(capability_of(place, known)) : cost::host_on_chip();
+    facts.fast_memory = facts.is_device ? facts.on_chip.team_memory : facts.on_chip.l2;
+
+    for (const bool backward : {false, true}) {
+        facts.directions.push_back(direction_facts(facts, options, place.hardware, backward));
+    }
+    const Problem forward = cost::problem_of(facts.shape, facts.dtype, false, options);
+    facts.budget = cost::tile_budget(forward, facts.directions.front().plan.passes.front());
+    if (facts.fast_memory > 0) {
+        const std::int64_t elements = facts.fast_memory / 4;
+        facts.classic = cost::classic_blocks(elements, facts.shape.head_dim);
+        facts.growth = cost::growth(facts.shape, static_cast<double>(elements));
+    }
+    if (flags.layers > 0) {
+        facts.layers = flags.layers;
+        facts.model = cost::model_table(facts.shape, facts.dtype, flags.layers,
+                                        flags.seqlens.empty() ? std::vector{facts.shape.seqlen_q} : flags.seqlens);
+        facts.checkpointing = cost::checkpointing(facts.shape, flags.layers);
+    }
+    return facts;
+}
+
+void add_plan_command(CLI::App& app, Command& chosen)
+{
+    CLI::App* const command = app.add_subcommand("plan", "What a call costs and how it would run, without running it");
+    command->footer(details);
+    const auto flags = std::make_shared<PlanFlags>();
+    command->add_option("--shape", flags->shape, "the problem, such as b2_h16kv4_n4096_d128_causal")
+        ->type_name("SHAPE")
+        ->required();
+    command
+        ->add_option_function<std::string>(
+            "--layers",
+            [flags](const std::string& text) {
+                constexpr std::string_view allowed = "a whole number from 1 to 1000000";
+                flags->layers = parse_number<std::int64_t>("--layers", text, allowed);
+                if (flags->layers < 1 || flags->layers > 1000000) {
+                    refuse_value("--layers", text, allowed);
+                }
+            },
+            "also tables of a model with this many such layers")
+        ->type_name("L");
+    command
+        ->add_option_function<std::string>(
+            "--seqlens", [flags](const std::string& text) { flags->seqlens = parse_seqlens(text); },
+            "with --layers: a line for each of these lengths (default: the shape's)")
+        ->type_name("N,N,...");
+    add_run_options(*command, flags->run);
+    // A plan is the OpenMP backend's, and it may be for a GPU that is not here.
+    command->remove_option(command->get_option("--backend"));
+    command->remove_option(command->get_option("--device"));
+    command
+        ->add_option("--device", flags->device,
+                     "auto (default), host, a GPU's number, or h200: planned for, not looked for")
+        ->type_name("WHERE")
+        ->group("Where and how it runs");
+    command->callback([flags, &chosen] { chosen = [flags] { return run_plan(*flags); }; });
+}
+
+} // namespace flashomp::cli

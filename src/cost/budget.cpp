@@ -1,0 +1,65 @@
+#include "budget.hpp"
+
+#include <algorithm>
+#include <unistd.h>
+
+namespace flashomp::cost {
+
+OnChip host_on_chip()
+{
+    const auto size = [](int name) { return std::max<std::int64_t>(0, ::sysconf(name)); };
+    OnChip chip;
+    chip.l1 = size(_SC_LEVEL1_DCACHE_SIZE);
+    chip.l2 = size(_SC_LEVEL2_CACHE_SIZE);
+    chip.l3 = size(_SC_LEVEL3_CACHE_SIZE);
+    return chip;
+}
+
+OnChip device_on_chip(const std::string& capability)
+{
+    // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+    OnChip chip;
+    chip.team_memory = 4 * offload::team_memory_floats();
+    chip.registers = 4 * 64 * 1024;
+    constexpr std::int64_t kib = 1024;
+    if (capability == "8.0" || capability == "8.7") {
+        chip.shared_memory = 164 * kib;
+    } else if (capability == "8.6" || capability == "8.9" || capability == "12.0") {
+        chip.shared_memory = 100 * kib;
+    } else if (capability == "9.0" || capability == "10.0") {
+        chip.shared_memory = 228 * kib;
+    }
+    return chip;
+}
+
+TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
+{
+    const bool tensor_cores = forward.machine == Machine::tensor || forward.machine == Machine::hopper;
+    const std::int64_t rows = forward.launch.resident_rows;
+    const std::int64_t columns = forward.launch.stream_rows;
+    // Tensor-core kernels are compiled for some depths only and hold the whole of theirs.
+    const std::int64_t d = tensor_cores ? forward.launch.depth : problem.head_dim;
+    const std::int64_t dv = tensor_cores ? forward.launch.depth : problem.head_dim_v;
+    const std::int64_t element = tensor_cores ? 2 : 4;
+    const std::int64_t stages = tensor_cores ? 2 : 1;
+    constexpr std::int64_t accumulator = 4;
+    constexpr std::int64_t statistics = 4; // sum, base, limit, correction
+    TileBudget budget;
+    budget.q = rows * d * element;
+    budget.k = stages * columns * d * element;
+    budget.v = stages * columns * dv * element;
+    budget.scores = rows * columns * accumulator;
+    budget.o = rows * dv * accumulator;
+    budget.statistics = statistics * rows * accumulator;
+    budget.in_registers = tensor_cores ? budget.q + budget.scores + budget.o + budget.statistics : 0;
+    budget.in_memory = budget.total() - budget.in_registers;
+    return budget;
+}
+
+Blocks classic_blocks(std::int64_t on_chip_elements, std::int64_t head_dim)
+{
+    const std::int64_t columns = std::max<std::int64_t>(1, (on_chip_elements + 4 * head_dim - 1) / (4 * head_dim));
+    return {std::min(columns, head_dim), columns};
+}
+
+} // namespace flashomp::cost

@@ -1,0 +1,45 @@
+// What one crew of the forward pass holds on the chip, and what is there to hold it.
+#pragma once
+
+#include "plan.hpp"
+
+#include <cstdint>
+
+namespace flashomp::cost {
+
+/// On-chip memory of what a call runs on, in bytes; 0 where unknown.
+struct OnChip {
+    std::int64_t l1 = 0, l2 = 0, l3 = 0; ///< of a core, a core, all cores
+    std::int64_t team_memory = 0;        ///< that a team of this build may use
+    std::int64_t shared_memory = 0;      ///< of a multiprocessor, all teams together
+    std::int64_t registers = 0;          ///< of a multiprocessor
+};
+
+/// Of the CPU this runs on, from the C library's tables.
+[[nodiscard]] OnChip host_on_chip();
+
+/// Of a GPU: what this build uses, and what NVIDIA's tables give for its compute capability.
+[[nodiscard]] OnChip device_on_chip(const std::string& capability);
+
+/// Bytes of the pieces that a crew of the forward pass keeps while it visits a tile.
+struct TileBudget {
+    std::int64_t q = 0, k = 0, v = 0; ///< blocks as they are held: float32, or 16 bits and two stages (tensor cores)
+    std::int64_t scores = 0;          ///< S, float32
+    std::int64_t o = 0;               ///< accumulator, float32
+    std::int64_t statistics = 0;      ///< of the rows
+    std::int64_t in_registers = 0;    ///< of these, what a GPU keeps in the registers of the crew
+    std::int64_t in_memory = 0;       ///< cache (host) or team-local memory (GPU)
+
+    [[nodiscard]] std::int64_t total() const { return q + k + v + scores + o + statistics; }
+};
+
+[[nodiscard]] TileBudget tile_budget(const Problem& problem, const PassPlan& forward);
+
+/// Block sizes by the rule of the first paper, Bc = ⌈M/4d⌉ and Br = min(Bc, d) for M elements of on-chip memory (Dao et
+/// al. 2022, Algorithm 1, line 1).
+struct Blocks {
+    std::int64_t rows = 0, columns = 0;
+};
+[[nodiscard]] Blocks classic_blocks(std::int64_t on_chip_elements, std::int64_t head_dim);
+
+} // namespace flashomp::cost

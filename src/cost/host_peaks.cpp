@@ -1,0 +1,153 @@
+// Short measurements of this CPU. GCC vector types, compiled for three instruction sets in one file.
+#include "peaks.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <fmt/format.h>
+#include <memory>
+#include <omp.h>
+
+namespace flashomp::cost {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start)
+{
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Chains of dependent multiply-adds: more than latency times units of any CPU so far, few enough for the registers.
+constexpr int chains = 12;
+
+typedef float Float4 __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+typedef float Float8 __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
+typedef float Float16 __attribute__((vector_size(64))); // NOLINT(modernize-use-using)
+
+/// `rounds` multiply-adds in each chain of vectors; returns FLOPs. The result is stored through `sink`, so that no
+/// compiler leaves the work out.
+template <class Vector>
+[[gnu::always_inline]] inline double multiply_add(std::int64_t rounds, float* sink)
+{
+    constexpr int lanes = sizeof(Vector) / sizeof(float);
+    Vector sums[chains];
+    for (int c = 0; c < chains; ++c) {
+        sums[c] = Vector{} + static_cast<float>(c);
+    }
+    const Vector factor = Vector{} + 0.999F;
+    const Vector term = Vector{} + 0.001F;
+    for (std::int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int c = 0; c < chains; ++c) {
+            sums[c] = sums[c] * factor + term;
+        }
+    }
+    float total = 0.0F;
+    for (int c = 0; c < chains; ++c) {
+        for (int lane = 0; lane < lanes; ++lane) {
+            total += sums[c][lane];
+        }
+    }
+    *sink = total;
+    return 2.0 * lanes * chains * static_cast<double>(rounds);
+}
+
+double baseline(std::int64_t rounds, float* sink)
+{
+    return multiply_add<Float4>(rounds, sink);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) double avx2(std::int64_t rounds, float* sink)
+{
+    return multiply_add<Float8>(rounds, sink);
+}
+
+__attribute__((target("avx512f"))) double avx512(std::int64_t rounds, float* sink)
+{
+    return multiply_add<Float16>(rounds, sink);
+}
+#endif
+
+struct Kernel {
+    double (*run)(std::int64_t, float*);
+    const char* name;
+};
+
+Kernel best_kernel()
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) {
+        return {avx512, "AVX-512"};
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return {avx2, "AVX2"};
+    }
+#endif
+    return {baseline, "the baseline's vectors"};
+}
+
+/// FLOP/s of all threads: the sum of each one's best try, so that what else the machine does counts little.
+double measure_flops(const Kernel& kernel, int threads)
+{
+    constexpr std::int64_t rounds = 400'000;
+    constexpr int attempts = 20;
+    double sum = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+    {
+        double best = 0;
+        volatile float keep = 0.0F;
+        for (int attempt = 0; attempt < attempts; ++attempt) {
+            float result = 0.0F;
+            const auto start = Clock::now();
+            const double flops = kernel.run(rounds, &result);
+            best = std::max(best, flops / seconds_since(start));
+            keep = result;
+        }
+        static_cast<void>(keep);
+        sum += best;
+    }
+    return sum;
+}
+
+constexpr std::int64_t copied_bytes = std::int64_t{64} << 20;
+
+/// Bytes/s of a copy that all threads share, read and written bytes counted, the best of a few tries.
+double measure_bandwidth(int threads)
+{
+    const auto count = static_cast<std::size_t>(copied_bytes);
+    const auto from = std::make_unique<char[]>(count); // NOLINT(modernize-avoid-c-arrays)
+    const auto to = std::make_unique<char[]>(count);   // NOLINT(modernize-avoid-c-arrays)
+    double best = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+        const auto start = Clock::now();
+#pragma omp parallel num_threads(threads)
+        {
+            const auto parts = static_cast<std::size_t>(omp_get_num_threads());
+            const auto part = static_cast<std::size_t>(omp_get_thread_num());
+            const std::size_t first = count * part / parts;
+            std::memcpy(to.get() + first, from.get() + first, count * (part + 1) / parts - first);
+        }
+        best = std::max(best, 2.0 * static_cast<double>(copied_bytes) / seconds_since(start));
+    }
+    return best;
+}
+
+} // namespace
+
+Peaks host_peaks(int threads)
+{
+    const Kernel kernel = best_kernel();
+    Peaks peaks;
+    peaks.flops = measure_flops(kernel, threads);
+    peaks.bandwidth = measure_bandwidth(threads);
+    const std::string where = fmt::format("{} thread{} just now", threads, threads == 1 ? "" : "s");
+    peaks.flops_source = fmt::format("measured: float32 multiply-adds, {}, {}", kernel.name, where);
+    peaks.bandwidth_source = fmt::format("measured: copy of {} MiB, {}", copied_bytes >> 20, where);
+    return peaks;
+}
+
+} // namespace flashomp::cost

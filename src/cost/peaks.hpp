@@ -1,0 +1,57 @@
+// The two speeds that bound every program: arithmetic and main memory. And where a call stands between them.
+#pragma once
+
+#include "flashomp/tensor.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashomp::cost {
+
+/// Speeds of one machine, with where they are from; 0 where unknown.
+struct Peaks {
+    double flops = 0;     ///< FLOP/s, in the type asked for
+    double bandwidth = 0; ///< bytes/s of a copy, read and written bytes both counted
+    std::string flops_source, bandwidth_source;
+};
+
+/// A GPU that can be planned for without being there.
+struct KnownDevice {
+    std::string_view key;        ///< as in --device
+    std::string_view name;       ///< as its driver calls it
+    std::string_view capability; ///< compute capability
+    int multiprocessors = 0;
+    double matrix_flops = 0; ///< 16-bit matrix product
+    std::string_view matrix_source;
+    double float32_flops = 0;
+    std::string_view float32_source;
+    double bandwidth = 0;
+    std::string_view bandwidth_source;
+};
+
+[[nodiscard]] const std::vector<KnownDevice>& known_devices();
+
+/// By key or, of a device that is there, by its driver's name; null when it is not in the table.
+[[nodiscard]] const KnownDevice* find_device(std::string_view key_or_name);
+
+[[nodiscard]] Peaks device_peaks(const KnownDevice& device, DType dtype);
+
+/// Times fused multiply-adds in float32 vector registers, and a copy of twice 64 MiB, on `threads` threads: a fifth of
+/// a second. The host machine computes in float32 whatever the tensors' type is.
+[[nodiscard]] Peaks host_peaks(int threads);
+
+/// Where a call stands (Williams, Waterman and Patterson 2009).
+struct Roofline {
+    double intensity = 0; ///< FLOPs a byte
+    double ridge = 0;     ///< the intensity where both speeds take as long
+    bool is_memory_bound = false;
+    double seconds = 0;          ///< no run at these peaks can take less
+    double attainable_flops = 0; ///< FLOP/s
+};
+
+/// Nothing where a peak is unknown.
+[[nodiscard]] std::optional<Roofline> roofline(double flops, double bytes, const Peaks& peaks);
+
+} // namespace flashomp::cost

@@ -1,0 +1,41 @@
+// One attention problem by its sizes alone, and the name that says them all.
+#pragma once
+
+#include "problem.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashomp::cost {
+
+/// Sizes of q [batch, seqlen_q, heads_q, head_dim], k and v [batch, seqlen_k, heads_kv, head_dim and head_dim_v].
+struct Shape {
+    std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_k = 1, head_dim = 64, head_dim_v = 64;
+    Causal causal = Causal::none;
+    bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
+
+    /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
+    [[nodiscard]] std::string name() const;
+
+    /// Lengths of all sequences.
+    [[nodiscard]] std::vector<std::int64_t> lengths_q() const;
+    [[nodiscard]] std::vector<std::int64_t> lengths_k() const;
+};
+
+/// The grammar of names, for messages and --help.
+inline constexpr std::string_view shape_grammar =
+    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen], such as "
+    "b2_h16kv4_n4096_d128_causal";
+
+/// The shape of a name. Throws Error when it is none or its sizes are not allowed.
+[[nodiscard]] Shape parse_shape(const std::string& text);
+
+/// The shapes of a file: one name a line, # starts a comment. Throws Error naming the line that is no shape.
+[[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
+
+/// The problem without data, contiguous: enough for plan().
+[[nodiscard]] Problem problem_of(const Shape& shape, DType dtype, bool backward, const Options& choice);
+
+} // namespace flashomp::cost

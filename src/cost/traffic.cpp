@@ -1,0 +1,153 @@
+#include "traffic.hpp"
+
+#include "mask.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace flashomp::cost {
+
+namespace {
+
+using offload::Pass;
+
+constexpr double statistic = 4; // bytes of a float32
+
+double sum(const std::vector<std::int64_t>& lengths)
+{
+    return static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}));
+}
+
+/// Rows of all blocks that stay, and of all that stream past them, for one head.
+struct Rows {
+    double resident = 0, streamed = 0;
+};
+
+Rows rows_of(const Problem& problem, const offload::Launch& launch)
+{
+    const bool keys_stay = launch.pass == Pass::backward_key;
+    offload::Params p;
+    p.causal = static_cast<offload::Alignment>(problem.causal);
+    p.window_left = problem.window.left;
+    p.window_right = problem.window.right;
+    Rows rows;
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+        const auto i = static_cast<std::size_t>(b);
+        const bool packed = !problem.starts_q.empty();
+        const int q_len = packed ? problem.starts_q[i + 1] - problem.starts_q[i] : static_cast<int>(problem.seqlen_q);
+        const int k_len = packed ? problem.starts_k[i + 1] - problem.starts_k[i] : static_cast<int>(problem.seqlen_k);
+        const offload::Band band = offload::band_of(p, {0, 0, q_len, k_len});
+        const int length = keys_stay ? k_len : q_len;
+        for (int first = 0; first < length; first += launch.resident_rows) {
+            const int last = std::min(length, first + launch.resident_rows);
+            const offload::Range range = keys_stay ? band.queries(first, last) : band.keys(first, last);
+            rows.resident += last - first;
+            // Blocks start at multiples of their size, as in the kernels.
+            const int begin = range.begin / launch.stream_rows * launch.stream_rows;
+            rows.streamed += std::max(0, range.end - begin);
+        }
+    }
+    return rows;
+}
+
+} // namespace
+
+Traffic standard_traffic(const Shape& shape, DType dtype, bool backward)
+{
+    const std::vector<std::int64_t> lengths_q = shape.lengths_q();
+    const std::vector<std::int64_t> lengths_k = shape.lengths_k();
+    const auto element = static_cast<double>(size_of(dtype)) * static_cast<double>(shape.heads_q);
+    const auto d = static_cast<double>(shape.head_dim);
+    const auto dv = static_cast<double>(shape.head_dim_v);
+    double matrix = 0;
+    for (std::size_t i = 0; i < lengths_q.size(); ++i) {
+        matrix += static_cast<double>(lengths_q[i]) * static_cast<double>(lengths_k[i]);
+    }
+    const double q = sum(lengths_q);
+    const double k = sum(lengths_k);
+    if (!backward) {
+        // S: reads Q, K. P: reads S. O: reads P, V.
+        return {element * (q * d + k * d + matrix + matrix + k * dv), element * (matrix + matrix + q * dv)};
+    }
+    // dV: P, dO. dP: dO, V. dS: P, dP. dQ: dS, K. dK: dS, Q.
+    return {element * (5 * matrix + 2 * q * dv + k * dv + k * d + q * d),
+            element * (2 * matrix + k * dv + q * d + k * d)};
+}
+
+Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
+{
+    const auto element = static_cast<double>(size_of(dtype));
+    const double rows_q = sum(shape.lengths_q()) * static_cast<double>(shape.heads_q);
+    const double rows_k = sum(shape.lengths_k()) * static_cast<double>(shape.heads_kv);
+    const auto d = static_cast<double>(shape.head_dim);
+    const auto dv = static_cast<double>(shape.head_dim_v);
+    const double inputs = element * (rows_q * d + rows_k * (d + dv));
+    if (!backward) {
+        return {inputs, rows_q * (element * dv + statistic)};
+    }
+    return {inputs + rows_q * (2 * element * dv + statistic), inputs};
+}
+
+Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
+{
+    const Rows rows = rows_of(problem, pass.launch);
+    const auto element = static_cast<double>(size_of(problem.dtype));
+    const auto d = static_cast<double>(problem.head_dim);
+    const auto dv = static_cast<double>(problem.head_dim_v);
+    const auto heads_q = static_cast<double>(problem.heads_q);
+    const auto heads_kv = static_cast<double>(problem.heads_kv);
+    switch (pass.launch.pass) {
+    case Pass::forward:
+        // Q stays, K and V stream past; O and LSE.
+        return {heads_q * (rows.resident * element * d + rows.streamed * element * (d + dv)),
+                heads_q * rows.resident * (element * dv + statistic)};
+    case Pass::backward_query:
+        // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.
+        return {heads_q * (rows.resident * (element * (d + 2 * dv) + statistic) + rows.streamed * element * (d + dv)),
+                heads_q * rows.resident * (element * d + 2 * statistic)};
+    case Pass::backward_key:
+        // K and V stay; Q, dO, LSE, D and the residual of every query head of the group stream past; dK and dV.
+        return {heads_kv * rows.resident * element * (d + dv) +
+                    heads_q * rows.streamed * (element * (d + dv) + 3 * statistic),
+                heads_kv * rows.resident * element * (d + dv)};
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+        break;
+    }
+    return {}; // a shape has neither
+}
+
+Traffic tile_traffic(const Problem& problem, const Plan& plan)
+{
+    Traffic all;
+    for (const PassPlan& pass : plan.passes) {
+        all += pass_traffic(problem, pass);
+    }
+    if (plan.splits > 1) {
+        // Each part of the keys has the queries again and leaves float32 rows of o and LSE, which the merge reads.
+        const auto element = static_cast<double>(size_of(problem.dtype));
+        const auto rows = static_cast<double>(problem.lse.elements());
+        all.read += (plan.splits - 1) * rows * element * static_cast<double>(problem.head_dim);
+        const auto partial = static_cast<double>(plan.partial_bytes);
+        all += {partial, partial};
+    }
+    return all;
+}
+
+Growth growth(const Shape& shape, double on_chip_elements)
+{
+    const std::vector<std::int64_t> lengths_q = shape.lengths_q();
+    const std::vector<std::int64_t> lengths_k = shape.lengths_k();
+    const auto d = static_cast<double>(shape.head_dim);
+    const auto heads = static_cast<double>(shape.heads_q);
+    Growth all;
+    for (std::size_t i = 0; i < lengths_q.size(); ++i) {
+        const auto q = static_cast<double>(lengths_q[i]);
+        const auto k = static_cast<double>(lengths_k[i]);
+        all.standard += heads * (q * d + q * k);
+        all.tiles += heads * q * k * d * d / on_chip_elements;
+    }
+    return all;
+}
+
+} // namespace flashomp::cost

@@ -1,0 +1,59 @@
+#include "work.hpp"
+
+#include <numeric>
+
+namespace flashomp::cost {
+
+namespace {
+
+double all_pairs(const Shape& shape)
+{
+    const std::vector<std::int64_t> q = shape.lengths_q();
+    const std::vector<std::int64_t> k = shape.lengths_k();
+    double pairs = 0;
+    for (std::size_t i = 0; i < q.size(); ++i) {
+        pairs += static_cast<double>(q[i]) * static_cast<double>(k[i]);
+    }
+    return pairs;
+}
+
+} // namespace
+
+double counted_pairs(const Shape& shape)
+{
+    return all_pairs(shape) * (shape.causal == Causal::none ? 1.0 : 0.5);
+}
+
+Flops flops(const Shape& shape)
+{
+    const double once =
+        2.0 * counted_pairs(shape) * static_cast<double>(shape.heads_q); // of a product, a unit of depth
+    const auto d = static_cast<double>(shape.head_dim);
+    const auto dv = static_cast<double>(shape.head_dim_v);
+    Flops all;
+    all.forward = once * (d + dv);
+    all.standard_backward = once * (2 * d + 2 * dv);
+    all.backward = all.standard_backward + once * d;
+    all.executed_backward = once * (4 * d + 3 * dv);
+    return all;
+}
+
+Saved saved(const Shape& shape, DType dtype)
+{
+    constexpr double statistic = 4; // float32
+    const auto element = static_cast<double>(size_of(dtype));
+    const auto heads = static_cast<double>(shape.heads_q);
+    const std::vector<std::int64_t> q = shape.lengths_q();
+    const auto rows = static_cast<double>(std::accumulate(q.begin(), q.end(), std::int64_t{0}));
+    const auto longest = static_cast<double>(shape.seqlen_q);
+    Saved all;
+    all.standard = element * heads * all_pairs(shape);
+    all.lse = statistic * heads * rows;
+    all.maximum_and_sum = 2 * all.lse;
+    all.standard_per_head = element * longest * static_cast<double>(shape.seqlen_k);
+    all.lse_per_head = statistic * longest;
+    all.maximum_and_sum_per_head = 2 * all.lse_per_head;
+    return all;
+}
+
+} // namespace flashomp::cost

@@ -1,0 +1,261 @@
+// The cost model: the figures of the literature, and counts that another way of counting must give too.
+#include "budget.hpp"
+#include "layers.hpp"
+#include "peaks.hpp"
+#include "plan.hpp"
+#include "shape.hpp"
+#include "traffic.hpp"
+#include "work.hpp"
+
+#include "host.hpp"
+#include "refusal.hpp"
+
+#include <gtest/gtest.h>
+
+namespace flashomp::cost {
+namespace {
+
+Hardware host()
+{
+    Hardware hardware;
+    hardware.isa = &choose_host_isa();
+    hardware.threads = 2;
+    return hardware;
+}
+
+TEST(Shape, NamesAreReadBack)
+{
+    for (const char* const name :
+         {"b1_h1_n1_d1", "b2_h16kv4_n4096_d128_causal", "b8_h32kv8_n1x8192_d128", "b1_h2_n5x7_d32v48_topleft",
+          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen"}) {
+        EXPECT_EQ(parse_shape(name).name(), name);
+    }
+    const Shape s = parse_shape("b2_h16kv4_n5x7_d32v48_topleft");
+    EXPECT_EQ(s.batch, 2);
+    EXPECT_EQ(s.heads_q, 16);
+    EXPECT_EQ(s.heads_kv, 4);
+    EXPECT_EQ(s.seqlen_q, 5);
+    EXPECT_EQ(s.seqlen_k, 7);
+    EXPECT_EQ(s.head_dim, 32);
+    EXPECT_EQ(s.head_dim_v, 48);
+    EXPECT_EQ(s.causal, Causal::top_left);
+    EXPECT_FALSE(s.packed);
+}
+
+TEST(Shape, OthersAreRefused)
+{
+    for (const char* const name : {"", "b1", "b0_h1_n1_d1", "b1_h3kv2_n1_d1", "b1_h1_n0_d1", "b1_h1_n1_d257",
+                                   "b1_h1_n1_d0", "b1_h1_n1_d64_casual", "b1_h1_n9999999999_d1", "xb1_h1_n1_d1",
+                                   "b999999_h1_n1000000_d8_varlen", "b1_h1_n1_d64_varlen_causal"}) {
+        EXPECT_THROW(static_cast<void>(parse_shape(name)), Error) << name;
+    }
+    testing::expect_refused(
+        "shape was 'b1_h3kv2_n1_d1'; allowed are 1 to 2^20 heads, those of queries a multiple of those of keys.",
+        [] { static_cast<void>(parse_shape("b1_h3kv2_n1_d1")); });
+}
+
+TEST(Shape, PackedLengthsClimbToTheLongest)
+{
+    const Shape s = parse_shape("b4_h1_n10x8_d8_varlen");
+    EXPECT_EQ(s.lengths_q(), (std::vector<std::int64_t>{3, 5, 8, 10}));
+    EXPECT_EQ(s.lengths_k(), (std::vector<std::int64_t>{2, 4, 6, 8}));
+    const Problem problem = problem_of(s, DType::float32, false, {});
+    EXPECT_EQ(problem.starts_q, (std::vector<std::int32_t>{0, 3, 8, 16, 26}));
+    EXPECT_EQ(problem.lse.elements(), 26);
+}
+
+TEST(Work, FlopsAreThePapers)
+{
+    const Shape s = parse_shape("b3_h2_n100_d64");
+    const double unit = 3 * 2 * 100.0 * 100.0 * 64;
+    const Flops all = flops(s);
+    EXPECT_DOUBLE_EQ(all.forward, 4 * unit);
+    EXPECT_DOUBLE_EQ(all.standard_backward, 8 * unit);
+    EXPECT_DOUBLE_EQ(all.backward, 10 * unit);
+    EXPECT_DOUBLE_EQ(all.executed_backward, 14 * unit);
+    EXPECT_DOUBLE_EQ(all.extra_of_backward(), 0.25);
+    EXPECT_NEAR(all.extra_of_training(), 1.0 / 6.0, 1e-12);
+    EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 2 * unit);
+    // Lengths 50 and 100.
+    EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n100_d64_varlen")).forward, 4 * 2 * 64 * (2500.0 + 10000.0));
+}
+
+TEST(Work, ThePublishedFiguresForLongSequences)
+{
+    // 128K tokens: 34.36 GB of P a head and layer against 1.05 MB of m and ℓ; 176 TB for Llama 70B's 80 layers of 64
+    // heads.
+    const Shape llama = parse_shape("b1_h64kv8_n131072_d128");
+    const Saved bytes = saved(llama, DType::bfloat16);
+    EXPECT_NEAR(bytes.standard_per_head, 34.36e9, 0.005e9);
+    EXPECT_NEAR(bytes.maximum_and_sum_per_head, 1.05e6, 0.005e6);
+    EXPECT_DOUBLE_EQ(bytes.lse_per_head, bytes.maximum_and_sum_per_head / 2);
+    const ModelSaved model = model_table(llama, DType::bfloat16, 80, {131072}).at(0);
+    EXPECT_NEAR(model.standard, 176e12, 0.5e12);
+    EXPECT_DOUBLE_EQ(model.lse, 80.0 * 64 * 4 * 131072);
+}
+
+TEST(Layers, TableHasALineForEachLength)
+{
+    const auto table = model_table(parse_shape("b2_h4_n128_d32"), DType::float32, 3, {10, 20});
+    ASSERT_EQ(table.size(), 2U);
+    EXPECT_EQ(table[1].seqlen, 20);
+    EXPECT_DOUBLE_EQ(table[1].standard, 3.0 * 2 * 4 * 4 * 20 * 20);
+    EXPECT_DOUBLE_EQ(table[1].standard, 4 * table[0].standard);
+    EXPECT_DOUBLE_EQ(table[1].lse, 2 * table[0].lse);
+}
+
+TEST(Layers, CheckpointingOfGpt3)
+{
+    // Korthikanti et al. 2022, section 4 and table 3: a = 96, s = 2048, h = 12288, where 5·a·s/h = 80.
+    const Shape gpt3 = parse_shape("b1_h96_n2048_d128");
+    const auto ways = checkpointing(gpt3, 96);
+    ASSERT_EQ(ways.size(), 4U);
+    const double sbh = 2048.0 * 12288.0;
+    EXPECT_DOUBLE_EQ(ways[0].layer_bytes, (34 + 80) * sbh);
+    EXPECT_DOUBLE_EQ(ways[1].layer_bytes, 34 * sbh + 4 * 96 * 2048.0);
+    EXPECT_DOUBLE_EQ(ways[2].layer_bytes, 2 * sbh);
+    EXPECT_DOUBLE_EQ(ways[2].peak_bytes, 96 * 2 * sbh + ways[0].layer_bytes);
+    EXPECT_DOUBLE_EQ(ways[3].peak_bytes, 96 * 2 * sbh + ways[1].layer_bytes);
+    // A whole forward pass more is a third; recomputing S alone is little where h is much larger than s.
+    EXPECT_NEAR(ways[2].extra_flops, 1.0 / 3.0, 1e-12);
+    EXPECT_NEAR(ways[1].extra_flops, 2 * 2048.0 / (3 * (24 * 12288.0 + 4 * 2048.0)), 1e-12);
+    EXPECT_NEAR(ways[3].extra_flops, ways[1].extra_flops + ways[2].extra_flops, 1e-12);
+    EXPECT_THROW(static_cast<void>(checkpointing(parse_shape("b1_h1_n2x3_d8"), 1)), Error);
+}
+
+/// The forward pass counted the slow way, element by element of the mask.
+double counted_forward_reads(const Shape& s, const offload::Launch& launch, double element)
+{
+    double bytes = 0;
+    for (std::int64_t i0 = 0; i0 < s.seqlen_q; i0 += launch.resident_rows) {
+        const std::int64_t i1 = std::min(s.seqlen_q, i0 + launch.resident_rows);
+        bytes += static_cast<double>(i1 - i0) * element * static_cast<double>(s.head_dim);
+        const std::int64_t delta = s.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
+        for (std::int64_t j = 0; j < s.seqlen_k; ++j) {
+            if (s.causal == Causal::none || j <= i1 - 1 + delta) { // the last row sees the most keys
+                bytes += element * static_cast<double>(s.head_dim + s.head_dim_v);
+            }
+        }
+    }
+    return bytes * static_cast<double>(s.batch * s.heads_q);
+}
+
+TEST(Traffic, TilesCountedTheSlowWay)
+{
+    for (const char* const name : {"b2_h4kv2_n300_d64", "b1_h2_n300_d64_causal", "b1_h2_n100x300_d32v48_causal",
+                                   "b1_h1_n300x100_d64_topleft", "b1_h3_n257_d17_topleft"}) {
+        const Shape s = parse_shape(name);
+        const Problem problem = problem_of(s, DType::bfloat16, false, {});
+        const Plan decided = plan(problem, host());
+        ASSERT_EQ(decided.splits, 1);
+        const Traffic traffic = tile_traffic(problem, decided);
+        EXPECT_DOUBLE_EQ(traffic.read, counted_forward_reads(s, decided.passes.at(0).launch, 2)) << name;
+        EXPECT_DOUBLE_EQ(traffic.written, least_traffic(s, DType::bfloat16, false).written) << name;
+    }
+}
+
+TEST(Traffic, OneBlockThatHoldsEverythingReadsEverythingOnce)
+{
+    Options choice;
+    choice.tiling.resident_rows = 256;
+    choice.tiling.stream_rows = 256;
+    const Shape s = parse_shape("b2_h3_n200_d64");
+    const Problem problem = problem_of(s, DType::float32, false, choice);
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host())).total(),
+                     least_traffic(s, DType::float32, false).total());
+}
+
+TEST(Traffic, PackedSequencesAddUp)
+{
+    const Shape packed = parse_shape("b2_h2_n256_d32_causal_varlen"); // 128 and 256 rows
+    double apart = 0;
+    for (const char* const name : {"b1_h2_n128_d32_causal", "b1_h2_n256_d32_causal"}) {
+        const Problem problem = problem_of(parse_shape(name), DType::float32, true, {});
+        apart += tile_traffic(problem, plan(problem, host())).total();
+    }
+    const Problem problem = problem_of(packed, DType::float32, true, {});
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host())).total(), apart);
+}
+
+TEST(Traffic, StandardAttentionIsQuadraticTilesAreTensors)
+{
+    const Shape s = parse_shape("b1_h1_n4096_d64");
+    const double matrix = 4096.0 * 4096.0 * 2;
+    const double tensor = 4096.0 * 64 * 2;
+    EXPECT_DOUBLE_EQ(standard_traffic(s, DType::bfloat16, false).total(), 4 * matrix + 4 * tensor);
+    EXPECT_DOUBLE_EQ(standard_traffic(s, DType::bfloat16, true).total(), 7 * matrix + 8 * tensor);
+    EXPECT_DOUBLE_EQ(least_traffic(s, DType::bfloat16, false).total(), 4 * tensor + 4 * 4096);
+    EXPECT_DOUBLE_EQ(least_traffic(s, DType::bfloat16, true).total(), 8 * tensor + 4 * 4096);
+    const Growth orders = growth(s, 1000.0);
+    EXPECT_DOUBLE_EQ(orders.standard, 4096.0 * 64 + 4096.0 * 4096.0);
+    EXPECT_DOUBLE_EQ(orders.tiles, 4096.0 * 4096.0 * 64 * 64 / 1000);
+}
+
+TEST(Traffic, SplitKeysCostTheirPartialResults)
+{
+    const Shape s = parse_shape("b1_h1_n1x16384_d64");
+    const Problem problem = problem_of(s, DType::float32, false, {});
+    const Plan decided = plan(problem, host());
+    ASSERT_GT(decided.splits, 1);
+    const auto partial = static_cast<double>(decided.partial_bytes);
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).written, least_traffic(s, DType::float32, false).written + partial);
+}
+
+TEST(Budget, ClassicRule)
+{
+    // M = 48 KiB of float32 and d = 64: Bc = 12288/256 = 48, Br = min(48, 64).
+    EXPECT_EQ(classic_blocks(12288, 64).columns, 48);
+    EXPECT_EQ(classic_blocks(12288, 64).rows, 48);
+    EXPECT_EQ(classic_blocks(100000, 64).columns, 391); // rounded up
+    EXPECT_EQ(classic_blocks(100000, 64).rows, 64);
+    EXPECT_EQ(classic_blocks(1, 256).columns, 1);
+}
+
+TEST(Budget, PiecesAreWhatTheHostMachineTakes)
+{
+    // Sizes that need no padding: the pieces must add up to the crew's memory that the kernels themselves ask for.
+    const Problem problem = problem_of(parse_shape("b1_h1_n512_d64"), DType::float32, false, {});
+    const Plan decided = plan(problem, host());
+    const TileBudget budget = tile_budget(problem, decided.passes.at(0));
+    EXPECT_EQ(budget.total(), 4 * decided.passes.at(0).launch.crew_floats);
+    EXPECT_EQ(budget.in_registers, 0);
+}
+
+TEST(Peaks, RooflineTurnsAtTheRidge)
+{
+    const Peaks peaks{100.0, 10.0, "", ""};
+    const Roofline memory = roofline(1000.0, 500.0, peaks).value();
+    EXPECT_TRUE(memory.is_memory_bound);
+    EXPECT_DOUBLE_EQ(memory.seconds, 50.0);
+    EXPECT_DOUBLE_EQ(memory.attainable_flops, 20.0);
+    const Roofline arithmetic = roofline(1000.0, 50.0, peaks).value();
+    EXPECT_FALSE(arithmetic.is_memory_bound);
+    EXPECT_DOUBLE_EQ(arithmetic.seconds, 10.0);
+    EXPECT_DOUBLE_EQ(arithmetic.ridge, 10.0);
+    EXPECT_FALSE(roofline(1.0, 1.0, Peaks{}).has_value());
+}
+
+TEST(Peaks, KnownDevicesHaveSources)
+{
+    EXPECT_EQ(find_device("h200"), find_device("NVIDIA H200"));
+    EXPECT_EQ(find_device("NVIDIA H2000"), nullptr);
+    for (const KnownDevice& device : known_devices()) {
+        for (const DType dtype : {DType::bfloat16, DType::float32}) {
+            const Peaks peaks = device_peaks(device, dtype);
+            EXPECT_GT(peaks.flops, 0);
+            EXPECT_FALSE(peaks.flops_source.empty());
+            EXPECT_FALSE(peaks.bandwidth_source.empty());
+        }
+    }
+}
+
+TEST(Peaks, TheHostsAreMeasured)
+{
+    const Peaks peaks = host_peaks(1);
+    EXPECT_GT(peaks.flops, 1e7); // sanitizers are slow
+    EXPECT_GT(peaks.bandwidth, 1e7);
+    EXPECT_NE(peaks.flops_source.find("measured"), std::string::npos);
+}
+
+} // namespace
+} // namespace flashomp::cost
