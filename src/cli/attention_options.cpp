@@ -232,4 +232,21 @@ const char* name_of(Causal causal)
     return "none";
 }
 
+const char* name_of(Machine machine)
+{
+    switch (machine) {
+    case Machine::automatic:
+        return "auto";
+    case Machine::host:
+        return "host";
+    case Machine::plain:
+        return "plain";
+    case Machine::tensor:
+        return "tensor";
+    case Machine::hopper:
+        return "hopper";
+    }
+    return "";
+}
+
 } // namespace flashomp::cli

@@ -68,4 +68,7 @@ void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backwa
 /// "bottom-right" and so on.
 [[nodiscard]] const char* name_of(Causal causal);
 
+/// "hopper" and so on, as --machine takes them.
+[[nodiscard]] const char* name_of(Machine machine);
+
 } // namespace flashomp::cli

@@ -10,7 +10,7 @@ namespace flashomp::cli {
 
 namespace {
 
-const char* name_of(offload::Pass pass)
+const char* pass_name(offload::Pass pass)
 {
     switch (pass) {
     case offload::Pass::forward:
@@ -23,23 +23,6 @@ const char* name_of(offload::Pass pass)
         return "backward, dbias";
     case offload::Pass::backward_sink:
         return "backward, dsink";
-    }
-    return "";
-}
-
-const char* name_of(Machine machine)
-{
-    switch (machine) {
-    case Machine::automatic:
-        return "auto";
-    case Machine::host:
-        return "host";
-    case Machine::plain:
-        return "plain";
-    case Machine::tensor:
-        return "tensor";
-    case Machine::hopper:
-        return "hopper";
     }
     return "";
 }
@@ -82,7 +65,7 @@ void print_blocks(const PlanFacts& facts)
         for (std::size_t i = 0; i < direction.plan.passes.size(); ++i) {
             const PassPlan& pass = direction.plan.passes[i];
             const offload::Launch& launch = pass.launch;
-            table.add({name_of(launch.pass), name_of(pass.machine),
+            table.add({pass_name(launch.pass), cli::name_of(pass.machine),
                        fmt::format("{} x {}", launch.resident_rows, launch.stream_rows), std::to_string(launch.crews),
                        std::to_string(launch.crew_threads),
                        launch.crew_floats > 0 ? bytes_text(4 * launch.crew_floats) : std::string("fixed when built"),
@@ -218,8 +201,8 @@ Json direction_json(const DirectionFacts& direction)
     json["splits"] = direction.plan.splits;
     for (std::size_t i = 0; i < direction.plan.passes.size(); ++i) {
         const PassPlan& pass = direction.plan.passes[i];
-        json["passes"].push_back({{"pass", name_of(pass.launch.pass)},
-                                  {"machine", name_of(pass.machine)},
+        json["passes"].push_back({{"pass", pass_name(pass.launch.pass)},
+                                  {"machine", cli::name_of(pass.machine)},
                                   {"resident_rows", pass.launch.resident_rows},
                                   {"stream_rows", pass.launch.stream_rows},
                                   {"crews", pass.launch.crews},

@@ -2,7 +2,9 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
+#include <map>
 #include <mutex>
 #include <new>
 #include <omp.h>
@@ -49,6 +51,57 @@ public:
 
     Block take(std::int64_t bytes, int device)
     {
+        const Block block = find_or_make(bytes, device);
+        const std::lock_guard lock(mutex_);
+        Use& use = use_[device];
+        use.now += block.bytes;
+        use.peak = std::max(use.peak, use.now);
+        return block;
+    }
+
+    void give_back(const Block& block)
+    {
+        const std::lock_guard lock(mutex_);
+        use_[block.device].now -= block.bytes;
+        if (free_.size() == most_cached) {
+            release(free_.front());
+            free_.erase(free_.begin());
+        }
+        free_.push_back(block);
+    }
+
+    void clear()
+    {
+        const std::lock_guard lock(mutex_);
+        for (const Block& block : free_) {
+            release(block);
+        }
+        free_.clear();
+    }
+
+    /// What is leased on a device; the peak starts anew from it.
+    std::int64_t restart_peak(int device)
+    {
+        const std::lock_guard lock(mutex_);
+        Use& use = use_[device];
+        use.peak = use.now;
+        return use.now;
+    }
+
+    std::int64_t peak(int device)
+    {
+        const std::lock_guard lock(mutex_);
+        return use_[device].peak;
+    }
+
+private:
+    /// Bytes leased on a device.
+    struct Use {
+        std::int64_t now = 0, peak = 0;
+    };
+
+    Block find_or_make(std::int64_t bytes, int device)
+    {
         {
             const std::lock_guard lock(mutex_);
             auto best = free_.end();
@@ -77,28 +130,9 @@ public:
         return made;
     }
 
-    void give_back(const Block& block)
-    {
-        const std::lock_guard lock(mutex_);
-        if (free_.size() == most_cached) {
-            release(free_.front());
-            free_.erase(free_.begin());
-        }
-        free_.push_back(block);
-    }
-
-private:
-    void clear()
-    {
-        const std::lock_guard lock(mutex_);
-        for (const Block& block : free_) {
-            release(block);
-        }
-        free_.clear();
-    }
-
     std::mutex mutex_;
     std::vector<Block> free_;
+    std::map<int, Use> use_; ///< by device
 };
 
 Cache& cache()
@@ -126,6 +160,18 @@ Workspace::~Workspace()
     if (data_ != nullptr) {
         cache().give_back({data_, bytes_, device_});
     }
+}
+
+void release_workspaces()
+{
+    cache().clear();
+}
+
+WorkspaceWatch::WorkspaceWatch(int device) : device_(device), start_(cache().restart_peak(device)) {}
+
+std::int64_t WorkspaceWatch::peak_bytes() const
+{
+    return cache().peak(device_) - start_;
 }
 
 } // namespace flashomp

@@ -30,4 +30,20 @@ private:
     int device_ = -1;
 };
 
+/// Gives the cached blocks that nobody leases back to the system and the devices.
+void release_workspaces();
+
+/// Watches what is leased on one device (-1 the host), by all threads. One watch a device at a time.
+class WorkspaceWatch {
+public:
+    explicit WorkspaceWatch(int device);
+
+    /// The most bytes leased at one time since construction, above what was leased then.
+    [[nodiscard]] std::int64_t peak_bytes() const;
+
+private:
+    int device_;
+    std::int64_t start_;
+};
+
 } // namespace flashomp

@@ -1,0 +1,209 @@
+#include "bench_case.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <omp.h>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace flashomp::bench {
+
+using io::HostTensor;
+
+PlacedTensor::PlacedTensor(HostTensor tensor, int device) : host_(std::move(tensor)), device_(device)
+{
+    if (device_ < 0 || host_.bytes() == 0) {
+        return;
+    }
+    copy_ = omp_target_alloc(static_cast<std::size_t>(host_.bytes()), device_);
+    if (copy_ == nullptr) {
+        throw Error(fmt::format("out of memory: device {} has no {} bytes for a tensor.", device_, host_.bytes()));
+    }
+    upload();
+}
+
+PlacedTensor::~PlacedTensor()
+{
+    if (copy_ != nullptr) {
+        omp_target_free(copy_, device_);
+    }
+}
+
+void PlacedTensor::upload() const
+{
+    if (copy_ != nullptr) {
+        omp_target_memcpy(copy_, host_.data(), static_cast<std::size_t>(host_.bytes()), 0, 0, device_,
+                          omp_get_initial_device());
+    }
+}
+
+void PlacedTensor::download()
+{
+    if (copy_ != nullptr) {
+        omp_target_memcpy(host_.data(), copy_, static_cast<std::size_t>(host_.bytes()), 0, 0, omp_get_initial_device(),
+                          device_);
+    }
+}
+
+void PlacedTensor::poison()
+{
+    std::memset(host_.data(), 0xFF, static_cast<std::size_t>(host_.bytes()));
+    upload();
+}
+
+TensorView PlacedTensor::view()
+{
+    TensorView view = host_.view();
+    if (copy_ != nullptr) {
+        view.data = copy_;
+        view.memory = Memory::device;
+    }
+    return view;
+}
+
+namespace {
+
+/// Normally distributed values; each piece of them from a generator of its own, so that all threads fill them and the
+/// values do not depend on how many there are.
+HostTensor random_tensor(std::uint64_t seed, DType dtype, io::Shape shape)
+{
+    HostTensor tensor(DType::float32, std::move(shape), io::Fill::nothing);
+    auto* const values = static_cast<float*>(tensor.data());
+    const std::int64_t count = tensor.elements();
+    constexpr std::int64_t piece = std::int64_t{1} << 16;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (std::int64_t first = 0; first < count; first += piece) {
+        std::seed_seq words{seed, static_cast<std::uint64_t>(first / piece)};
+        std::mt19937_64 random(words);
+        std::normal_distribution<float> normal;
+        for (std::int64_t i = first; i < std::min(count, first + piece); ++i) {
+            values[i] = normal(random);
+        }
+    }
+    return dtype == DType::float32 ? std::move(tensor) : io::converted(tensor, dtype);
+}
+
+HostTensor offsets(const std::vector<std::int32_t>& starts)
+{
+    HostTensor tensor(DType::int32, {static_cast<std::int64_t>(starts.size())});
+    std::copy(starts.begin(), starts.end(), static_cast<std::int32_t*>(tensor.data()));
+    return tensor;
+}
+
+} // namespace
+
+BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, int device)
+    : shape_(shape), dtype_(dtype), options_(options), device_(device)
+{
+    const auto random = [&](std::uint64_t seed, const io::Shape& extents) {
+        return std::make_unique<PlacedTensor>(random_tensor(seed, dtype, extents), device);
+    };
+    q_ = random(1, rows_shape(false, shape.heads_q, shape.head_dim));
+    k_ = random(2, rows_shape(true, shape.heads_kv, shape.head_dim));
+    v_ = random(3, rows_shape(true, shape.heads_kv, shape.head_dim_v));
+    dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
+    options_.causal = shape.causal;
+    if (shape.packed) {
+        const Problem problem = cost::problem_of(shape, dtype, false, {});
+        starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), -1);
+        starts_k_ = std::make_unique<PlacedTensor>(offsets(problem.starts_k), -1);
+        options_.cu_seqlens_q = starts_q_->view();
+        options_.cu_seqlens_k = starts_k_->view();
+    }
+}
+
+BenchCase::~BenchCase() = default;
+
+io::Shape BenchCase::rows_shape(bool keys, std::int64_t heads, std::int64_t depth) const
+{
+    if (!shape_.packed) {
+        return {shape_.batch, keys ? shape_.seqlen_k : shape_.seqlen_q, heads, depth};
+    }
+    std::int64_t total = 0;
+    for (const std::int64_t length : keys ? shape_.lengths_k() : shape_.lengths_q()) {
+        total += length;
+    }
+    return {total, heads, depth};
+}
+
+void BenchCase::drop_outputs(bool backward)
+{
+    if (backward) {
+        dq_.reset();
+        dk_.reset();
+        dv_.reset();
+    } else {
+        o_.reset();
+        lse_.reset();
+    }
+}
+
+void BenchCase::make_outputs(bool backward)
+{
+    const auto make = [&](Tensor& tensor, DType dtype, io::Shape shape) {
+        tensor = std::make_unique<PlacedTensor>(HostTensor(dtype, std::move(shape), io::Fill::poison), device_);
+    };
+    if (backward) {
+        make(dq_, dtype_, q_->host().shape());
+        make(dk_, dtype_, k_->host().shape());
+        make(dv_, dtype_, v_->host().shape());
+    } else {
+        const io::Shape o = rows_shape(false, shape_.heads_q, shape_.head_dim_v);
+        make(o_, dtype_, o);
+        make(lse_, DType::float32,
+             shape_.packed ? io::Shape{shape_.heads_q, o[0]}
+                           : io::Shape{shape_.batch, shape_.heads_q, shape_.seqlen_q});
+    }
+}
+
+std::int64_t BenchCase::output_bytes(bool backward)
+{
+    return backward ? dq_->host().bytes() + dk_->host().bytes() + dv_->host().bytes()
+                    : o_->host().bytes() + lse_->host().bytes();
+}
+
+Report BenchCase::forward()
+{
+    return flashomp::forward({q_->view(), k_->view(), v_->view(), o_->view(), lse_->view()}, options_);
+}
+
+Report BenchCase::backward()
+{
+    BackwardArgs args;
+    args.q = q_->view();
+    args.k = k_->view();
+    args.v = v_->view();
+    args.o = o_->view();
+    args.lse = lse_->view();
+    args.dout = dout_->view();
+    args.dq = dq_->view();
+    args.dk = dk_->view();
+    args.dv = dv_->view();
+    return flashomp::backward(args, options_);
+}
+
+BackwardArgs BenchCase::on_host()
+{
+    BackwardArgs args;
+    args.q = q_->host().view();
+    args.k = k_->host().view();
+    args.v = v_->host().view();
+    args.dout = dout_->host().view();
+    for (Tensor* tensor : {&o_, &lse_, &dq_, &dk_, &dv_}) {
+        if (*tensor) {
+            (*tensor)->download();
+        }
+    }
+    args.o = o_ ? o_->host().view() : TensorView{};
+    args.lse = lse_ ? lse_->host().view() : TensorView{};
+    args.dq = dq_ ? dq_->host().view() : TensorView{};
+    args.dk = dk_ ? dk_->host().view() : TensorView{};
+    args.dv = dv_ ? dv_->host().view() : TensorView{};
+    return args;
+}
+
+} // namespace flashomp::bench

@@ -1,0 +1,30 @@
+// Are the results right? Asked before anything is timed.
+#pragma once
+
+#include "bench_case.hpp"
+
+#include <string>
+
+namespace flashomp::bench {
+
+/// Largest errors of what was compared against the float64 reference, and what the tolerance rule allows
+/// (reference/accuracy.hpp).
+struct Accuracy {
+    double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+    double bound_o = 0, bound_lse = 0, bound_gradient = 0;
+    bool has_gradients = false;
+    bool has_dkv = false;
+    std::string compared; ///< what: "all rows of 1 of 32 heads of 1 of 8 sequences"
+
+    [[nodiscard]] bool is_good() const;
+
+    /// "error of o 1e-2 (bound 1e-3)" and so on, for a result that is not.
+    [[nodiscard]] std::string text() const;
+};
+
+/// Compares the last results of `bench` for the last sequence and key head and its query heads. Where that would take
+/// too long (group·Nq·Nk over 2^22), only the last head's last 128 queries: then dk and dv, which sum over all queries,
+/// are not compared.
+[[nodiscard]] Accuracy check(BenchCase& bench, bool backward);
+
+} // namespace flashomp::bench

@@ -1,0 +1,113 @@
+#include "rows.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace flashomp::bench {
+
+namespace {
+
+void add_accuracy(Json& json, const Accuracy& accuracy)
+{
+    json["error_o"] = accuracy.o;
+    json["bound_o"] = accuracy.bound_o;
+    json["error_lse"] = accuracy.lse;
+    json["bound_lse"] = accuracy.bound_lse;
+    if (accuracy.has_gradients) {
+        json["error_dq"] = accuracy.dq;
+        json["bound_gradient"] = accuracy.bound_gradient;
+    }
+    if (accuracy.has_dkv) {
+        json["error_dk"] = accuracy.dk;
+        json["error_dv"] = accuracy.dv;
+    }
+    json["compared"] = accuracy.compared;
+}
+
+/// A field of CSV: quoted where it must be (RFC 4180).
+std::string quoted(const std::string& text)
+{
+    if (text.find_first_of(",\"\n") == std::string::npos) {
+        return text;
+    }
+    std::string result = "\"";
+    for (const char letter : text) {
+        result += letter == '"' ? "\"\"" : std::string(1, letter);
+    }
+    return result + "\"";
+}
+
+} // namespace
+
+Json row_json(const Row& row)
+{
+    Json json;
+    json["name"] = row.name() + "/real_time_median";
+    json["run_name"] = row.name() + "/real_time";
+    json["run_type"] = "aggregate";
+    json["aggregate_name"] = "median";
+    json["implementation"] = row.implementation;
+    json["label"] = row.machine.empty() ? fmt::format("{} on {}", row.backend, row.ran_on)
+                                        : fmt::format("{}:{} on {}", row.backend, row.machine, row.ran_on);
+    for (const auto& [key, text] :
+         {std::pair{"direction", &row.direction}, std::pair{"dtype", &row.dtype}, std::pair{"shape", &row.shape},
+          std::pair{"backend", &row.backend}, std::pair{"machine", &row.machine}, std::pair{"ran_on", &row.ran_on}}) {
+        json[key] = *text;
+    }
+    json["on_device"] = row.on_device ? 1.0 : 0.0;
+    json["flops"] = row.flops;
+    json["tile_bytes"] = row.tile_bytes;
+    json["least_bytes"] = row.least_bytes;
+    if (!row.failure.empty()) {
+        json["error_occurred"] = true;
+        json["error_message"] = row.failure;
+        json["is_wrong"] = row.is_wrong;
+        return json;
+    }
+    json["repetitions"] = row.timing.repetitions;
+    json["iterations"] = row.timing.calls;
+    json["real_time"] = row.timing.median * 1e3;
+    json["least_time"] = row.timing.least * 1e3;
+    json["most_time"] = row.timing.most * 1e3;
+    json["time_unit"] = "ms";
+    json["spread"] = row.timing.spread();
+    json["TFLOP/s"] = row.flops_per_second() * 1e-12;
+    add_accuracy(json, row.accuracy);
+    json["peak_bytes"] = row.peak_bytes ? Json(*row.peak_bytes) : Json();
+    json["extra_bytes"] = row.extra_bytes;
+    json["standard_bytes"] = row.standard_bytes;
+    return json;
+}
+
+std::string file_text(const Json& context, const std::vector<Row>& rows)
+{
+    Json file{{"context", context}, {"benchmarks", Json::array()}};
+    for (const Row& row : rows) {
+        file["benchmarks"].push_back(row_json(row));
+    }
+    return file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string csv_text(const std::vector<Row>& rows)
+{
+    std::string text =
+        "direction,dtype,shape,implementation,backend,machine,ran_on,on_device,median_ms,least_ms,most_ms,"
+        "repetitions,tflops,error_o,bound_o,peak_bytes,compared,failure\n";
+    for (const Row& row : rows) {
+        const bool timed = row.failure.empty();
+        text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.direction, row.dtype,
+                            row.shape, row.implementation, row.backend, row.machine, quoted(row.ran_on),
+                            row.on_device ? 1 : 0, timed ? fmt::format("{:.6g}", row.timing.median * 1e3) : "",
+                            timed ? fmt::format("{:.6g}", row.timing.least * 1e3) : "",
+                            timed ? fmt::format("{:.6g}", row.timing.most * 1e3) : "",
+                            timed ? std::to_string(row.timing.repetitions) : "",
+                            timed ? fmt::format("{:.6g}", row.flops_per_second() * 1e-12) : "",
+                            timed ? fmt::format("{:.3e}", row.accuracy.o) : "",
+                            timed ? fmt::format("{:.3e}", row.accuracy.bound_o) : "",
+                            row.peak_bytes ? std::to_string(*row.peak_bytes) : "", quoted(row.accuracy.compared),
+                            quoted(row.failure));
+    }
+    return text;
+}
+
+} // namespace flashomp::bench

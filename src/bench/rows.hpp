@@ -1,0 +1,48 @@
+// What a measurement says, and its forms: JSON, CSV, a table.
+#pragma once
+
+#include "check.hpp"
+#include "timing.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace flashomp::bench {
+
+/// One shape, dtype and direction on one implementation.
+struct Row {
+    std::string direction, dtype, shape; ///< "forward", "bfloat16", "b2_h16_n4096_d128_causal"
+    std::string implementation;          ///< "flashomp", "standard"
+    std::string backend, machine, ran_on;
+    bool on_device = false;
+    std::string failure;   ///< empty, or why there is no time: an error too large, no memory, too slow
+    bool is_wrong = false; ///< the failure is an error too large
+    Timing timing;
+    Accuracy accuracy;
+    double flops = 0;                       ///< as speeds are quoted (cost::Flops)
+    std::optional<std::int64_t> peak_bytes; ///< measured: outputs, statistics and scratch, above the inputs
+    std::int64_t extra_bytes = 0;           ///< planned: Report::extra_bytes
+    std::int64_t standard_bytes = 0;        ///< Report::standard_bytes
+    double tile_bytes = 0, least_bytes = 0; ///< main-memory traffic, planned (cost::tile_traffic, least_traffic)
+
+    /// "forward/bfloat16/b2_h16_n4096_d128_causal"
+    [[nodiscard]] std::string name() const { return direction + "/" + dtype + "/" + shape; }
+    [[nodiscard]] double flops_per_second() const { return timing.median > 0 ? flops / timing.median : 0; }
+};
+
+using Json = nlohmann::ordered_json;
+
+/// A row as in Google Benchmark's files (name, run_name, real_time in ms, aggregate_name "median", error_occurred,
+/// label), with more fields.
+[[nodiscard]] Json row_json(const Row& row);
+
+/// {"context": ..., "benchmarks": [...]} as text.
+[[nodiscard]] std::string file_text(const Json& context, const std::vector<Row>& rows);
+
+[[nodiscard]] std::string csv_text(const std::vector<Row>& rows);
+
+} // namespace flashomp::bench

@@ -1,0 +1,177 @@
+#include "run.hpp"
+
+#include "memory.hpp"
+#include "standard.hpp"
+
+#include "place.hpp"
+#include "plan.hpp"
+#include "traffic.hpp"
+#include "work.hpp"
+#include "workspace.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <chrono>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <omp.h>
+
+namespace flashomp::bench {
+
+namespace {
+
+double seconds_of(const std::function<void()>& call)
+{
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Peak memory of `call` with the outputs it fills, which are made inside.
+template <class Call>
+std::optional<std::int64_t> peak_of(BenchCase& bench, bool backward, int device, const Call& call)
+{
+    bench.drop_outputs(backward);
+    release_workspaces(); // what earlier calls left behind would hide what this one takes
+    if (device >= 0) {
+        bench.make_outputs(backward);
+        const WorkspaceWatch watch(device);
+        call();
+        return bench.output_bytes(backward) + watch.peak_bytes();
+    }
+    const ResidentPeak peak;
+    bench.make_outputs(backward);
+    call();
+    return peak.bytes();
+}
+
+} // namespace
+
+Runner::Runner(RunSettings settings) : settings_(std::move(settings))
+{
+    make_allocations_visible();
+    if (settings_.options.backend != Backend::reference) {
+        const Place place = choose_place(settings_.options);
+        device_ = place.hardware.is_device ? place.hardware.device : -1;
+    }
+}
+
+Row Runner::prepared(const cost::Shape& shape, const std::string& direction) const
+{
+    const bool backward = direction == "backward";
+    const cost::Flops flops = cost::flops(shape);
+    Row row;
+    row.direction = direction;
+    row.dtype = name_of(settings_.dtype);
+    row.shape = shape.name();
+    row.flops = backward ? flops.backward : flops.forward;
+    row.least_bytes = cost::least_traffic(shape, settings_.dtype, backward).total();
+    return row;
+}
+
+void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow& on_row)
+{
+    on_start(shape.name());
+    std::optional<BenchCase> bench;
+    try {
+        bench.emplace(shape, settings_.dtype, settings_.options, device_);
+    } catch (const std::bad_alloc&) {
+        throw Error(fmt::format("shape was {}; this machine has not enough memory for its tensors.", shape.name()));
+    }
+    for (const std::string& direction : settings_.directions) {
+        Row row = prepared(shape, direction);
+        on_start(row.name());
+        row.implementation = "flashomp";
+        run_flashomp(*bench, direction, row, on_row);
+        if (settings_.beside_standard && device_ < 0 && !shape.packed) {
+            on_start(row.name() + ", standard attention");
+            row.implementation = "standard";
+            run_standard(*bench, direction, row, on_row);
+        }
+    }
+}
+
+void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row)
+{
+    const bool backward = direction == "backward";
+    Report report;
+    const auto call = [&] { report = backward ? bench.backward() : bench.forward(); };
+    if (settings_.options.backend != Backend::reference) {
+        const Problem problem = cost::problem_of(bench.shape(), settings_.dtype, backward, settings_.options);
+        row.tile_bytes = cost::tile_traffic(problem, plan(problem, choose_place(settings_.options).hardware)).total();
+    }
+    bench.make_outputs(false);
+    if (backward) {
+        bench.forward();
+    }
+    row.peak_bytes = peak_of(bench, backward, device_, call);
+    row.backend = report.backend;
+    row.machine = report.machine;
+    row.ran_on = report.ran_on;
+    row.on_device = report.on_device;
+    row.extra_bytes = report.extra_bytes;
+    row.standard_bytes = report.standard_bytes;
+    row.accuracy = check(bench, backward);
+    if (!row.accuracy.is_good()) {
+        row.failure = row.accuracy.text();
+        row.is_wrong = true;
+    } else {
+        row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+    }
+    on_row(row);
+}
+
+void Runner::run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row)
+{
+    const bool backward = direction == "backward";
+    const int threads = settings_.options.threads > 0 ? settings_.options.threads : omp_get_max_threads();
+    row.backend = "standard";
+    row.machine = "eigen-float32";
+    row.ran_on = host_name(threads);
+    try {
+        const double expected = standard_speed_[direction] > 0 ? row.flops / standard_speed_[direction] : 0;
+        if (expected > settings_.timing.most_seconds) {
+            throw Error(fmt::format("not run: a call would take about {:.0f} s, and the time limit is {:.0f} s.",
+                                    expected, settings_.timing.most_seconds));
+        }
+        StandardAttention standard(bench, threads);
+        bench.make_outputs(false);
+        if (backward) {
+            standard.forward(true);
+        }
+        const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
+        row.peak_bytes = peak_of(bench, backward, -1, call);
+        row.accuracy = check(bench, backward);
+        if (!row.accuracy.is_good()) {
+            row.failure = row.accuracy.text();
+            row.is_wrong = true;
+        } else {
+            row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+            standard_speed_[direction] = row.flops_per_second();
+        }
+    } catch (const std::bad_alloc&) {
+        row.failure = "out of memory";
+    } catch (const Error& error) {
+        row.failure = error.what();
+    }
+    on_row(row);
+}
+
+void Runner::only_call(const cost::Shape& shape, int calls)
+{
+    BenchCase bench(shape, settings_.dtype, settings_.options, device_);
+    const bool backward = settings_.directions.front() == "backward";
+    bench.make_outputs(false);
+    if (backward) {
+        bench.forward();
+        bench.make_outputs(true);
+    }
+    for (int i = 0; i < calls; ++i) {
+        backward ? bench.backward() : bench.forward();
+    }
+}
+
+} // namespace flashomp::bench

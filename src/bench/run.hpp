@@ -1,0 +1,46 @@
+// Checks and times one shape.
+#pragma once
+
+#include "rows.hpp"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace flashomp::bench {
+
+struct RunSettings {
+    Options options;
+    DType dtype = DType::float32;
+    std::vector<std::string> directions{"forward", "backward"};
+    bool beside_standard = false; ///< time standard attention too, on the host
+    TimingSettings timing;
+};
+
+/// Runs shapes one after the other and hands out rows as they are there.
+class Runner {
+public:
+    using OnRow = std::function<void(const Row&)>;
+    using OnStart = std::function<void(const std::string& name)>;
+
+    explicit Runner(RunSettings settings);
+
+    /// Throws Error when the options do not fit the shape; what goes wrong for one implementation alone is a row.
+    void run(const cost::Shape& shape, const OnStart& on_start, const OnRow& on_row);
+
+    /// Exactly `calls` calls of the first direction after what it needs (a forward call for backward), neither checked
+    /// nor timed: for those who count events from outside.
+    void only_call(const cost::Shape& shape, int calls);
+
+private:
+    Row prepared(const cost::Shape& shape, const std::string& direction) const;
+    void run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
+    void run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
+
+    RunSettings settings_;
+    int device_ = -1;
+    std::map<std::string, double> standard_speed_; ///< FLOP/s by direction, of the last shape
+};
+
+} // namespace flashomp::bench

@@ -1,0 +1,120 @@
+#include "suites.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace flashomp::bench {
+
+namespace {
+
+using cost::Shape;
+
+Shape square(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t seqlen, std::int64_t depth,
+             bool causal)
+{
+    return {batch, heads_q, heads_kv, seqlen, seqlen, depth, depth, causal ? Causal::bottom_right : Causal::none,
+            false};
+}
+
+/// The grid of the FlashAttention papers: 16384 tokens, 2048 numbers a token.
+std::vector<Shape> fa2()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t depth : {64, 128, 256}) {
+        for (const bool causal : {false, true}) {
+            for (std::int64_t n = 512; n <= 16384; n *= 2) {
+                shapes.push_back(square(16384 / n, 2048 / depth, 2048 / depth, n, depth, causal));
+            }
+        }
+    }
+    return shapes;
+}
+
+/// Batch 4, 16 heads of 64, each with its own keys and all with the same.
+std::vector<Shape> repro()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t heads_kv : {16, 1}) {
+        for (const bool causal : {false, true}) {
+            for (std::int64_t n = 512; n <= 16384; n *= 2) {
+                shapes.push_back(square(4, 16, heads_kv, n, 64, causal));
+            }
+        }
+    }
+    return shapes;
+}
+
+/// One new token against a cache of keys, 32 query heads on 8 key heads.
+std::vector<Shape> decode()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t batch : {1, 16}) {
+        for (std::int64_t n = 1024; n <= 65536; n *= 4) {
+            Shape shape = square(batch, 32, 8, n, 128, false);
+            shape.seqlen_q = 1;
+            shapes.push_back(shape);
+        }
+    }
+    return shapes;
+}
+
+/// Eight packed sequences whose lengths climb to N.
+std::vector<Shape> varlen()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t depth : {64, 128}) {
+        for (const bool causal : {false, true}) {
+            for (const std::int64_t n : {1024, 4096}) {
+                Shape shape = square(8, 16, 16, n, depth, causal);
+                shape.packed = true;
+                shapes.push_back(shape);
+            }
+        }
+    }
+    return shapes;
+}
+
+/// Seconds on two cores, and one of everything.
+std::vector<Shape> quick()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t n : {512, 1024, 2048}) {
+        shapes.push_back(square(1, 4, 4, n, 64, false));
+    }
+    for (const char* const name :
+         {"b1_h4_n1024_d64_causal", "b1_h4kv1_n1024_d128", "b1_h8kv2_n1x4096_d128", "b4_h4_n512_d64_causal_varlen"}) {
+        shapes.push_back(cost::parse_shape(name));
+    }
+    return shapes;
+}
+
+} // namespace
+
+const std::vector<Suite>& suites()
+{
+    static const std::vector<Suite> all{
+        {"fa2", "the papers' grid: batch·N = 16384, heads·head_dim = 2048, head_dim 64, 128, 256", false, fa2()},
+        {"repro", "batch 4, 16 heads of 64, MHA and MQA, beside standard attention", true, repro()},
+        {"decode", "one query against 1024 to 65536 keys, 32 heads on 8", false, decode()},
+        {"varlen", "eight packed sequences", false, varlen()},
+        {"quick", "seconds on two cores, beside standard attention", true, quick()},
+    };
+    return all;
+}
+
+const Suite& find_suite(const std::string& name)
+{
+    std::string names;
+    for (const Suite& suite : suites()) {
+        if (suite.name == name) {
+            return suite;
+        }
+        names += (names.empty() ? "" : ", ") + std::string(suite.name);
+    }
+    throw Error(fmt::format("suite was '{}'; allowed is one of {}.", name, names));
+}
+
+} // namespace flashomp::bench

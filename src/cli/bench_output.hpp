@@ -1,0 +1,60 @@
+// What `flashomp bench` was told, and what it prints and writes.
+#pragma once
+
+#include "attention_options.hpp"
+#include "report.hpp"
+
+#include "run.hpp"
+#include "suites.hpp"
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace flashomp::cli {
+
+struct BenchFlags {
+    RunFlags run;
+    Tiling tiling;
+    std::string suite;
+    std::vector<std::string> shapes;
+    std::string file; ///< of shapes; "-" serves standard input
+    std::vector<std::string> directions;
+    bool beside_standard = false;
+    bool measure_traffic = false;
+    int only_calls = -1;
+    bench::TimingSettings timing;
+    std::string out, csv;
+};
+
+/// Machine, build, command and peaks: what every file of results begins with.
+[[nodiscard]] Json bench_context(const bench::RunSettings& settings);
+
+/// One line of JSON to stdout, at once.
+void print_line(const Json& json);
+
+/// Gathers rows; keeps the JSON file up to date after each.
+class BenchOutput {
+public:
+    /// Throws Error when a file cannot be written.
+    BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings);
+
+    void add(const bench::Row& row);
+
+    /// Prints and returns the exit status.
+    [[nodiscard]] int finish() const;
+
+private:
+    void write_json() const;
+
+    const BenchFlags& flags_;
+    Json context_;
+    std::vector<bench::Row> rows_;
+};
+
+/// --measure-traffic: counts and prints; returns the exit status.
+[[nodiscard]] int run_traffic(const BenchFlags& flags, const bench::RunSettings& settings,
+                              const std::vector<cost::Shape>& shapes);
+
+} // namespace flashomp::cli

@@ -1,0 +1,67 @@
+// `flashomp bench` as a user runs it: files, table, exit status, and one sentence for bad input.
+#include "cli_support.hpp"
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace flashomp::cli_test {
+namespace {
+
+using Json = nlohmann::json;
+
+class CliBench : public CliTest {
+protected:
+    const Arguments small_{"bench",      "--shape", "b1_h2kv1_n64_d16_causal", "--device", "host", "--repetitions", "2",
+                           "--min-time", "0"};
+};
+
+TEST_F(CliBench, TableJsonAndCsvOfOneRun)
+{
+    const std::string text = succeed(small_ + Arguments{"--out", path("r.json"), "--csv", path("r.csv")}).out;
+    EXPECT_NE(text.find("b1_h2kv1_n64_d16_causal"), std::string::npos) << text;
+    EXPECT_NE(text.find("2 rows in float32 ran on host"), std::string::npos) << text;
+    const Json file = Json::parse(contents(path("r.json")));
+    ASSERT_EQ(file["benchmarks"].size(), 2U);
+    for (const Json& row : file["benchmarks"]) {
+        EXPECT_GT(row["real_time"], 0.0);
+        EXPECT_LE(row["error_o"], row["bound_o"]);
+        EXPECT_EQ(row["on_device"], 0.0);
+    }
+    for (const char* const key : {"date", "cpu", "flashomp_commit", "flashomp_compiler", "flashomp_flags", "command"}) {
+        EXPECT_FALSE(file["context"][key].get<std::string>().empty()) << key;
+    }
+    EXPECT_NE(file["context"]["command"].get<std::string>().find("b1_h2kv1_n64_d16_causal"), std::string::npos);
+    EXPECT_GT(file["context"]["peaks"]["flops"], 0.0);
+    EXPECT_NE(contents(path("r.csv")).find("backward,float32,b1_h2kv1_n64_d16_causal,flashomp"), std::string::npos);
+}
+
+TEST_F(CliBench, StandardAttentionBesideIt)
+{
+    const Json file = Json::parse(
+        succeed(small_ + Arguments{"--beside-standard", "--direction", "forward", "--dtype", "bfloat16", "--json"})
+            .out);
+    ASSERT_EQ(file["benchmarks"].size(), 2U);
+    EXPECT_EQ(file["benchmarks"][0]["implementation"], "flashomp");
+    EXPECT_EQ(file["benchmarks"][1]["implementation"], "standard");
+    EXPECT_EQ(file["benchmarks"][0]["run_name"], file["benchmarks"][1]["run_name"]);
+}
+
+TEST_F(CliBench, BadInputIsOneSentenceAndNoFile)
+{
+    const Arguments file{"--out", out() / "r.json"};
+    expect_refused(Arguments{"bench", "fa4"} + file,
+                   "suite was 'fa4'; allowed is one of fa2, repro, decode, varlen, quick");
+    expect_refused(Arguments{"bench"} + file, "no shape was given");
+    expect_refused(Arguments{"bench", "--shape", "b1"} + file, "shape was 'b1'; allowed is bBATCH");
+    expect_refused(Arguments{"bench", "--shapes", path("none.txt")} + file, "none.txt cannot be read");
+    expect_refused(small_ + Arguments{"--direction", "sideways"} + file, "--direction was 'sideways'");
+    expect_refused(small_ + Arguments{"--repetitions", "0"} + file, "--repetitions");
+    expect_refused(small_ + Arguments{"--out", path("no/such/folder/r.json")}, "no/such/folder");
+    write_text(path("shapes.txt"), "b1_h1_n8_d8 # fine\n\nb1_h3kv2_n8_d8\n");
+    expect_refused(Arguments{"bench", "--shapes", path("shapes.txt")} + file,
+                   "shapes.txt:3: shape was 'b1_h3kv2_n8_d8'");
+}
+
+} // namespace
+} // namespace flashomp::cli_test
