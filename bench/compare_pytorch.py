@@ -1,120 +1,293 @@
 #!/usr/bin/env python3
-"""Times flashomp and PyTorch's fused attention kernels on one GPU, shape by shape in turn, and compares the results.
+"""Times flashomp and PyTorch's attention kernels on one GPU, shape by shape in turn, into one file.
 
-Usage: bench/compare_pytorch.py --bench PROGRAM --shapes FILE --out DIR [--dtype bfloat16] [--kernel flash|cudnn]
+    bench/compare_pytorch.py --bench PROGRAM --out FILE.json (--suite fa2 | --shapes FILE | --shape NAME ...)
 
-Both sides are timed as synchronous calls on tensors in device memory, by wall-clock: median of --repetitions. flashomp's
-rows carry their error against the reference; PyTorch's are only timed. flashomp is timed twice, as it is and with the
-kernels that every GPU runs. Writes three files in Google Benchmark's form, whose rows have the same names:
-h200-hopper.json, h200-tensor.json and h200-pytorch-KERNEL.json. Prints the ratios. Needs PyTorch with CUDA and a device of
-compute capability 9.0; builds nothing.
+PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started once for each dtype and machine and served one
+shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
+seconds: flashomp (as it is; with --machines tensor also with the kernels that every GPU runs), FlashAttention-2 (flash),
+cuDNN (cudnn) and standard attention (math). Both sides are timed as synchronous calls on tensors in device memory, by
+wall-clock: a repetition is as many calls as take --min-time seconds, and the median of the repetitions counts. flashomp's
+rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
+that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
+
+The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
+--resume adds what is missing, --seconds ends in time. Needs PyTorch with CUDA; builds nothing.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
+SUITES = ("fa2", "repro", "decode", "varlen", "quick")
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
+MACHINES = {"auto": ("flashomp", {}), "tensor": ("flashomp-tensor", {"FLASHOMP_DEVICE_ISA": "sm_80"})}
+KERNELS = ("flash", "cudnn", "math")
 
-def parse_arguments():
+
+def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bench", required=True, help="flashomp_bench")
-    parser.add_argument("--shapes", required=True, help="as for flashomp_bench; equal lengths, as many heads for keys")
-    parser.add_argument("--out", required=True, type=pathlib.Path, help="folder of the results")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
-    parser.add_argument("--kernel", default="flash", choices=("flash", "cudnn"))
+    parser.add_argument("--bench", required=True, help="the flashomp program")
+    parser.add_argument("--out", required=True, type=pathlib.Path, help="the file of results")
+    parser.add_argument("--suite", choices=SUITES)
+    parser.add_argument("--shapes", type=pathlib.Path, help="a file of shapes, one a line")
+    parser.add_argument("--shape", action="append", default=[], help="one more shape")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--machines", nargs="+", default=["auto"], choices=MACHINES)
+    parser.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS)
+    parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
     parser.add_argument("--repetitions", type=int, default=5)
-    return parser.parse_args()
+    parser.add_argument("--min-time", type=float, default=0.05)
+    parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
+    arguments = parser.parse_args(words)
+    shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape
+    if arguments.shapes:
+        lines = (line.split("#")[0].strip() for line in arguments.shapes.read_text().splitlines())
+        shapes += [line for line in lines if line]
+    for shape in shapes:
+        if not SHAPE.match(shape):
+            parser.error(f"shape was '{shape}'; allowed is what `flashomp bench --shape` takes.")
+    if not shapes:
+        parser.error("no shape was given; --suite, --shapes or --shape is needed.")
+    arguments.all_shapes = shapes
+    return arguments
 
 
-# File names and the environments of flashomp's runs.
-RUNS = {"h200-hopper": {}, "h200-tensor": {"FLASHOMP_DEVICE_ISA": "sm_80"}}
+def suite_shapes(program, suite):
+    """What `flashomp bench SUITE` would run."""
+    if suite is None:
+        return []
+    return subprocess.run([program, "bench", suite, "--list"], check=True, capture_output=True, text=True).stdout.split()
 
 
-def flashomp(arguments, shape, environment):
-    """(context, rows) of one shape; rows by name, the median."""
-    with tempfile.TemporaryDirectory() as folder:
-        shapes = pathlib.Path(folder) / "shape.txt"
-        shapes.write_text(shape + "\n")
-        out = pathlib.Path(folder) / "out.json"
-        command = [arguments.bench, "--device", "gpu", "--shapes", str(shapes), "--dtype", arguments.dtype,
-                   f"--benchmark_repetitions={arguments.repetitions}", "--benchmark_min_time=0.02",
-                   "--benchmark_report_aggregates_only", f"--benchmark_out={out}", "--benchmark_out_format=json"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                       env=os.environ | environment)
-        data = json.loads(out.read_text())
-    return data["context"], [row for row in data["benchmarks"] if row.get("aggregate_name", "median") == "median"]
+class Flashomp:
+    """A `flashomp bench` that serves shapes from its standard input."""
+
+    def __init__(self, arguments, dtype, machine):
+        self.name, environment = MACHINES[machine]
+        command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
+                   "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=os.environ | environment)
+        self.context = self.line()
+
+    def line(self):
+        text = self.process.stdout.readline()
+        if not text:
+            sys.exit(f"{self.name} ended with status {self.process.wait()}; its message is above.")
+        return json.loads(text)
+
+    def rows(self, shape):
+        """Rows of one shape; those of a shape that it refuses say why."""
+        self.process.stdin.write(shape + "\n")
+        self.process.stdin.flush()
+        rows = []
+        while "done" not in (row := self.line()):
+            rows.append(row | {"implementation": self.name})
+        if "error" in row:
+            rows = [failed(shape, direction, self.name, row["error"]) for direction in ("forward", "backward")]
+        return rows
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
 
 
-def seconds(call, repetitions):
-    import torch
+class Pytorch:
+    """PyTorch's kernels on the GPU that is first."""
 
-    call()
-    call()
-    times = []
-    for _ in range(repetitions):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
+    def __init__(self):
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        self.torch, self.use = torch, sdpa_kernel
+        self.backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                         "math": SDPBackend.MATH}
+        self.label = f"PyTorch {torch.__version__}"
+        self.where = f"{torch.cuda.get_device_name()} (device 0)"
+        self.versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+
+    def calls(self, shape, dtype, kernel):
+        """Yields (direction, call): what is to be timed, on inputs that are there."""
+        torch, s = self.torch, sizes(shape)
+        if s["packed"]:
+            raise RuntimeError("scaled_dot_product_attention has no packed sequences")
+        if s["causal"] and s["seqlen_q"] != s["seqlen_k"]:
+            raise RuntimeError("is_causal is top-left")
+        make = lambda heads, length, depth: torch.randn(s["batch"], heads, length, depth, device="cuda",
+                                                        dtype=getattr(torch, dtype))
+        q = make(s["heads_q"], s["seqlen_q"], s["head_dim"]).requires_grad_(True)
+        k = make(s["heads_kv"], s["seqlen_k"], s["head_dim"]).requires_grad_(True)
+        v = make(s["heads_kv"], s["seqlen_k"], s["head_dim_v"]).requires_grad_(True)
+        dout = make(s["heads_q"], s["seqlen_q"], s["head_dim_v"])
+        grouped = {"enable_gqa": True} if s["heads_q"] != s["heads_kv"] else {}
+
+        def attention():
+            with self.use(self.backends[kernel]):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=s["causal"], **grouped)
+
+        def inference():
+            with torch.no_grad():
+                attention()
+
+        yield "forward", inference
+        out = attention()
+        yield "backward", lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+    def synchronize(self):
+        self.torch.cuda.synchronize()
+
+    def peak(self, call):
+        """Most memory above what there was before, in bytes."""
+        self.synchronize()
+        before = self.torch.cuda.memory_allocated()
+        self.torch.cuda.reset_peak_memory_stats()
         call()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        self.synchronize()
+        return self.torch.cuda.max_memory_allocated() - before
+
+    def release(self):
+        self.torch.cuda.empty_cache()
+
+    def is_out_of_memory(self, error):
+        return isinstance(error, self.torch.cuda.OutOfMemoryError)
 
 
-def pytorch(arguments, shape):
-    """{direction: seconds} of PyTorch's kernel for one shape."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention as attention
+def sizes(shape):
+    words = SHAPE.match(shape).groups()
+    batch, heads, heads_kv, length, length_k, depth, depth_v = (int(word) if word else None for word in words[:7])
+    return {"batch": batch, "heads_q": heads, "heads_kv": heads_kv or heads, "seqlen_q": length,
+            "seqlen_k": length_k or length, "head_dim": depth, "head_dim_v": depth_v or depth,
+            "causal": words[7] is not None, "packed": words[8] is not None}
 
-    batch, heads, heads_kv, length, length_k, depth, depth_v = (int(word) for word in shape.split()[:7])
-    if heads != heads_kv or length != length_k or depth != depth_v:
-        sys.exit(f"shape was '{shape}'; equal lengths, heads and head dims are allowed.")
-    causal = shape.split()[7] != "none"
-    kernel = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[arguments.kernel]
-    q, k, v, dout = (torch.randn(batch, heads, length, depth, device="cuda", dtype=getattr(torch, arguments.dtype))
-                     for _ in range(4))
-    for tensor in (q, k, v):
-        tensor.requires_grad_(True)
-    with sdpa_kernel(kernel):
-        with torch.no_grad():
-            forward = seconds(lambda: attention(q, k, v, is_causal=causal), arguments.repetitions)
-        out = attention(q, k, v, is_causal=causal)
-        backward = seconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True), arguments.repetitions)
-    return {"forward": forward, "backward": backward}
+
+def failed(shape, direction, implementation, why):
+    return {"implementation": implementation, "direction": direction, "shape": shape, "error_occurred": True,
+            "error_message": why.strip().splitlines()[0][:200]}
+
+
+def timed(call, synchronize, repetitions, min_time):
+    """Wall-clock seconds of a synchronous call: the mean of each repetition."""
+    def several(count):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+            synchronize()
+        return (time.perf_counter() - start) / count
+
+    several(1)
+    count = max(1, round(min_time / max(several(1), 1e-7) + 0.5))
+    return [several(count) for _ in range(repetitions)]
+
+
+def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
+    """Rows of one kernel for one shape: times, or why there is none."""
+    name = f"pytorch-{kernel}"
+    rows, direction = [], "forward"
+    try:
+        for direction, call in pytorch.calls(shape, dtype, kernel):
+            peak = pytorch.peak(call)
+            times = timed(call, pytorch.synchronize, arguments.repetitions, arguments.min_time)
+            median = statistics.median(times)
+            rows.append({"implementation": name, "direction": direction, "shape": shape,
+                         "repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
+                         "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median,
+                         "peak_bytes": peak})
+    except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
+        why = "out of memory" if pytorch.is_out_of_memory(error) else str(error)
+        for rest in ("forward", "backward")[len(rows):]:
+            rows.append(failed(shape, rest, name, why))
+    finally:
+        pytorch.release()
+    return [row | {"label": f"{pytorch.label} {kernel} on {pytorch.where}", "ran_on": pytorch.where,
+                   "on_device": 1.0} for row in rows]
+
+
+def finished(row, dtype, ours):
+    """A row as all files have it: PyTorch's with the FLOPs and bytes of flashomp's row of the same shape."""
+    name = f"{row['direction']}/{dtype}/{row['shape']}/real_time"
+    row = {"name": name + "_median", "run_name": name, "run_type": "aggregate", "aggregate_name": "median",
+           "time_unit": "ms", "dtype": dtype} | row
+    same = next((other for other in ours if other["direction"] == row["direction"] and "flops" in other), None)
+    if same and "flops" not in row:
+        row |= {key: same[key] for key in ("flops", "tile_bytes", "least_bytes")}
+        if "real_time" in row:
+            row["TFLOP/s"] = row["flops"] / row["real_time"] * 1e-9
+    return row
+
+
+def write(path, context, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps({"context": context, "benchmarks": rows}, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def report(rows):
+    """One line for each direction: times, and how much faster flashomp is than the others."""
+    for direction in ("forward", "backward"):
+        here = [row for row in rows if row["direction"] == direction]
+        ours = next((row["real_time"] for row in here if row["implementation"] == "flashomp" and "real_time" in row), None)
+        parts = []
+        for row in here:
+            if "real_time" in row:
+                ratio = f" ({row['real_time'] / ours:.2f}x)" if ours and row["implementation"] != "flashomp" else ""
+                parts.append(f"{row['implementation']} {row['real_time']:.3f} ms{ratio}")
+            else:
+                parts.append(f"{row['implementation']}: {row['error_message']}")
+        print(f"{here[0]['run_name'].removesuffix('/real_time')}: " + ", ".join(parts), flush=True)
+
+
+def run(arguments, pytorch):
+    rows, context = [], {}
+    if arguments.resume and arguments.out.exists():
+        old = json.loads(arguments.out.read_text())
+        rows, context = old["benchmarks"], old["context"]
+    there = {(row["run_name"].split("/")[1], row["shape"]) for row in rows}
+    start = time.monotonic()
+    for dtype in arguments.dtype:
+        servers = [Flashomp(arguments, dtype, machine) for machine in arguments.machines]
+        commands = context.get("command", "")
+        context = servers[0].context | {"command": " ".join(sys.argv)} | (pytorch.versions if pytorch else {})
+        if commands and context["command"] not in commands:
+            context["command"] = f"{commands}; {context['command']}"
+        for number, shape in enumerate(arguments.all_shapes):
+            if (dtype, shape) in there:
+                continue
+            if time.monotonic() - start > arguments.seconds:
+                print(f"stopped before {dtype} {shape}: {arguments.seconds:g} s are over; --resume goes on.", flush=True)
+                break
+            ours, new = [], []
+            turns = [lambda server=server: server.rows(shape) for server in servers]
+            if pytorch:
+                turns += [lambda kernel=kernel: pytorch_rows(pytorch, shape, dtype, kernel, arguments)
+                          for kernel in arguments.kernels]
+            for turn in turns[number % len(turns):] + turns[:number % len(turns)]:  # nobody is always first
+                new += turn()
+            ours = [row for row in new if row["implementation"].startswith("flashomp")]
+            order = {name: place for place, name in enumerate(
+                [server.name for server in servers] + [f"pytorch-{kernel}" for kernel in KERNELS])}
+            new = [finished(row, dtype, ours) for row in sorted(new, key=lambda row: order[row["implementation"]])]
+            rows += new
+            write(arguments.out, context, rows)
+            report(new)
+        for server in servers:
+            server.close()
+    return rows
 
 
 def main():
     arguments = parse_arguments()
-    import torch
-
-    shapes = [line for line in pathlib.Path(arguments.shapes).read_text().splitlines() if line and line[0] != "#"]
-    results = {name: [] for name in RUNS}
-    theirs, context = [], {}
-    for shape in shapes:
-        other = pytorch(arguments, shape)
-        for name, environment in RUNS.items():
-            context, rows = flashomp(arguments, shape, environment)
-            results[name] += rows
-            for row in rows:
-                taken = other[row["run_name"].split("/")[0]] * 1e3
-                print(f"{row['run_name']}: {name} {row['real_time']:.3f} ms, PyTorch {taken:.3f} ms, "
-                      f"ratio {taken / row['real_time']:.2f}", flush=True)
-        for row in rows:
-            taken = other[row["run_name"].split("/")[0]]
-            theirs.append({**{key: row[key] for key in ("name", "run_name", "aggregate_name", "time_unit")},
-                           "run_type": "aggregate", "real_time": taken * 1e3, "cpu_time": taken * 1e3, "on_device": 1.0,
-                           "TFLOP/s": row["TFLOP/s"] * row["real_time"] / (taken * 1e3),
-                           "label": f"PyTorch {torch.__version__} {arguments.kernel} on {torch.cuda.get_device_name()}"})
-        context["command"] = " ".join(sys.argv)
-        for name, part in (results | {f"h200-pytorch-{arguments.kernel}": theirs}).items():
-            text = json.dumps({"context": context, "benchmarks": part}, indent=1)
-            (arguments.out / f"{name}.json").write_text(text + "\n")  # after each shape: a run may be cut short
+    rows = run(arguments, Pytorch() if arguments.kernels else None)
+    sys.exit(1 if any(row.get("is_wrong") for row in rows) else 0)
 
 
 if __name__ == "__main__":

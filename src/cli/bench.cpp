@@ -142,6 +142,12 @@ int run_bench(const BenchFlags& flags)
     if (flags.file == "-") {
         return serve(flags);
     }
+    if (flags.list) {
+        for (const cost::Shape& shape : shapes) {
+            fmt::print("{}\n", shape.name());
+        }
+        return status_ok;
+    }
     const bench::RunSettings settings = settings_of(flags);
     if (flags.only_calls >= 0) {
         for (const cost::Shape& shape : shapes) {
@@ -207,6 +213,7 @@ void add_bench_command(CLI::App& app, Command& chosen)
                "fewer repetitions, at least one, where a row would take more seconds (default 60)");
     command->add_flag("--measure-traffic", flags->measure_traffic,
                       "instead of times: main-memory bytes by ncu or cachegrind, beside what plan predicts");
+    command->add_flag("--list", flags->list, "print the names of the shapes and run none");
     command->add_option("--out", flags->out, "write JSON to this file, anew after each row")
         ->type_name("FILE.json")
         ->group("Output");

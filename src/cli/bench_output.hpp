@@ -23,6 +23,7 @@ struct BenchFlags {
     std::vector<std::string> directions;
     bool beside_standard = false;
     bool measure_traffic = false;
+    bool list = false;
     int only_calls = -1;
     bench::TimingSettings timing;
     std::string out, csv;
