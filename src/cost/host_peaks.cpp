@@ -144,7 +144,7 @@ Peaks host_peaks(int threads)
     Peaks peaks;
     peaks.flops = measure_flops(kernel, threads);
     peaks.bandwidth = measure_bandwidth(threads);
-    const std::string where = fmt::format("{} thread{} just now", threads, threads == 1 ? "" : "s");
+    const std::string where = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
     peaks.flops_source = fmt::format("measured: float32 multiply-adds, {}, {}", kernel.name, where);
     peaks.bandwidth_source = fmt::format("measured: copy of {} MiB, {}", copied_bytes >> 20, where);
     return peaks;

@@ -1,0 +1,152 @@
+"""Figures are of the results that are committed, and show what the rows say."""
+
+import importlib.machinery
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+import results
+
+try:
+    import matplotlib
+    import plot
+    MISSING = None
+except ImportError:
+    MISSING = "the Debian package python3-matplotlib is not installed"
+FIGURES = ROOT / "docs" / "figures"
+
+
+def row(implementation, direction, n, milliseconds, **more):
+    shape = f"b1_h2_n{n}_d64"
+    flops = 4.0 * 2 * n * n * 64 * (1 if direction == "forward" else 2.5)
+    return {"name": "", "run_name": f"{direction}/float32/{shape}/real_time", "aggregate_name": "median",
+            "implementation": implementation, "label": "openmp:x on y", "real_time": milliseconds, "flops": flops,
+            "TFLOP/s": flops / milliseconds * 1e-9, "least_bytes": 1000.0 * n, "peak_bytes": 1024.0 * n, **more}
+
+
+def some_rows():
+    rows = []
+    for direction in ("forward", "backward"):
+        for n in (256, 512):
+            rows += [row("flashomp", direction, n, 1.0), row("pytorch-flash", direction, n, 0.5),
+                     row("pytorch-cudnn", direction, n, 0.25)]
+        rows.append(row("pytorch-math", direction, 256, 4.0))
+        full = row("pytorch-math", direction, 512, 1.0, error_occurred=True, error_message="out of memory")
+        del full["real_time"], full["TFLOP/s"]
+        rows.append(full)
+    return rows
+
+
+PEAKS = {"flops": 1e12, "flops_source": "measured: a", "bandwidth": 1e11, "bandwidth_source": "measured: b"}
+
+
+class Committed(unittest.TestCase):
+    def test_figures_were_drawn_from_the_committed_files(self):
+        expected = {name: " ".join(f"{path.name}:{results.digest(path)}" for path in paths)
+                    for name, _, paths in results.present_sets()}
+        kinds = {}
+        for path in FIGURES.glob("*.svg"):
+            name, _, kind = path.stem.rpartition("-")
+            self.assertIn(name, expected, f"{path.name} is of no set; run tools/report")
+            self.assertIn(expected[name], path.read_text(), f"{path.name} is of other results; run tools/report")
+            kinds.setdefault(name, set()).add(kind)
+        for name in expected:
+            self.assertIn("speed", kinds.get(name, set()), f"{name} has no figures; run tools/report")
+
+    def test_pages_embed_figures_that_are_there(self):
+        count = 0
+        for page in ("README.md", "docs/results.md"):
+            for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / page).read_text()):
+                self.assertTrue(((ROOT / page).parent / link).exists(), f"{page}: {link}")
+                count += 1
+        self.assertGreater(count, 1)
+
+    def test_figures_have_no_background_and_no_black_text(self):
+        for path in FIGURES.glob("*.svg"):
+            text = path.read_text()
+            patch = re.search(r'<g id="patch_1">.*?</g>', text, re.S)
+            self.assertRegex(patch.group(0), "fill: none|opacity: 0", path.name)
+            self.assertNotIn("#000000", text, path.name)
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Drawn(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.out = pathlib.Path(self.folder.name)
+        self.file = self.out / "some.json"
+        self.file.write_text(json.dumps({"context": {"peaks": PEAKS, "cpu": "A CPU"}, "benchmarks": some_rows()}))
+        _, self.rows = results.read(self.file)
+        self.panels = plot.by_panel(self.rows)
+
+    def tearDown(self):
+        plot.plt.close("all")
+        self.folder.cleanup()
+
+    def values(self, figure, axis=0):
+        return sorted(tuple(round(float(y), 6) for y in line.get_ydata()) for line in figure.axes[axis].lines
+                      if line.get_marker() not in ("None", None, ""))
+
+    def test_speed_is_that_of_the_rows(self):
+        figure = plot.speed(self.panels, "here")
+        expected = sorted([tuple(r["TFLOP/s"] * 1e3 for r in self.rows if r["direction"] == "forward" and r["timed"]
+                                 and r["implementation"] == name) for name in
+                           ("flashomp", "pytorch-flash", "pytorch-cudnn", "pytorch-math")])
+        for got, want in zip(self.values(figure), expected):
+            self.assertEqual(len(got), len(want))
+            for a, b in zip(got, want):
+                self.assertAlmostEqual(a, b, 4)
+        self.assertEqual(len(figure.axes), 2)
+
+    def test_out_of_memory_is_told(self):
+        self.assertIn("out of memory: standard attention (PyTorch) from N = 512",
+                      plot.speed(self.panels, "here")._suptitle.get_text())
+
+    def test_ratios(self):
+        self.assertEqual(self.values(plot.ratio(self.panels, "here")), [(0.25, 0.25), (0.5, 0.5)])
+
+    def test_speedup_over_standard_attention_where_that_ran(self):
+        self.assertEqual(self.values(plot.speedup(self.panels, "here")), [(4.0,), (8.0,), (16.0,)])
+
+    def test_memory_is_what_was_measured(self):
+        for values in self.values(plot.memory(self.panels, "here")):
+            self.assertEqual(values[0], 0.25)
+
+    def test_roofline_needs_peaks(self):
+        self.assertIsNone(plot.roofline(self.rows, None, "here"))
+        figure = plot.roofline(self.rows, PEAKS, "here")
+        roof = figure.axes[0].lines[0]
+        self.assertEqual(roof.get_ydata()[1], 1.0)
+        self.assertAlmostEqual(roof.get_xdata()[1], 10.0)
+
+    def test_the_same_rows_give_the_same_file(self):
+        first = {path.name: path.read_text() for path in plot.draw("x", [self.file], self.out / "a")}
+        second = {path.name: path.read_text() for path in plot.draw("x", [self.file], self.out / "b")}
+        self.assertEqual(sorted(first), [f"x-{kind}.svg" for kind in ("memory", "ratio", "roofline", "speed", "speedup")])
+        self.assertEqual(first, second)
+        self.assertIn(f"some.json:{results.digest(self.file)}", first["x-speed.svg"])
+
+    def test_the_report_names_machine_commit_and_command_of_every_file(self):
+        loader = importlib.machinery.SourceFileLoader("report", str(ROOT / "tools" / "report"))
+        report = importlib.util.module_from_spec(importlib.util.spec_from_loader("report", loader))
+        loader.exec_module(report)
+        page = report.page()
+        ids = re.findall(r'\bid="([^"]+)"', page)
+        self.assertEqual(len(ids), len(set(ids)))
+        for link in re.findall(r'(?:xlink:href="|url\()#([^")]+)', page):
+            self.assertIn(link, set(ids))
+        for _, _, paths in results.present_sets():
+            for path in paths:
+                for fact in ("commit", "machine", "command"):
+                    self.assertIn(report.html.escape(str(results.provenance(path)[fact])), page)
+
+
+if __name__ == "__main__":
+    unittest.main()

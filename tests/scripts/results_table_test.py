@@ -1,0 +1,77 @@
+"""tools/results_table: the pages differ from the results when a number does, and rows that miss their bound stay out."""
+
+import importlib.machinery
+import importlib.util
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+import results
+
+LOADER = importlib.machinery.SourceFileLoader("results_table", str(ROOT / "tools" / "results_table"))
+tables = importlib.util.module_from_spec(importlib.util.spec_from_loader("results_table", LOADER))
+LOADER.exec_module(tables)
+
+
+def row(implementation, milliseconds=None, why=None, **more):
+    shape = "b1_h2_n64_d16"
+    timed = {"real_time": milliseconds, "TFLOP/s": 0.5, "error_o": 1e-7, "bound_o": 1e-5, "peak_bytes": 2**20}
+    return {"name": "forward/float32/" + shape, "run_name": f"forward/float32/{shape}/real_time",
+            "aggregate_name": "median", "implementation": implementation, "label": "openmp:host-avx2 on host",
+            **(timed if why is None else {"error_occurred": True, "error_message": why}), **more}
+
+
+class Table(unittest.TestCase):
+    def lines(self, *rows):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "some.json"
+            file.write_text(json.dumps({"context": {"flashomp_commit": "abc"}, "benchmarks": list(rows)}))
+            return tables.table([file])
+
+    def test_ratios_and_reasons(self):
+        lines = self.lines(row("flashomp", 2.0), row("pytorch-flash", 1.0), row("pytorch-cudnn", 5.0),
+                           row("pytorch-math", why="out of memory: 12 bytes"))
+        self.assertEqual(lines[0], "| pass, dtype, shape | flashomp | speed | peak memory | against FlashAttention-2 "
+                         "(PyTorch) | against cuDNN (PyTorch) | against standard attention (PyTorch) | error of o (bound) |")
+        self.assertEqual(lines[2], "| forward float32 b1_h2_n64_d16 | 2.00 ms | 500.0 GFLOP/s | 1.0 MiB | 0.50x | 2.50x "
+                         "| out of memory | 1.0e-07 (1.0e-05) |")
+        self.assertIn("commit abc", lines[-1])
+
+    def test_a_wrong_result_is_refused(self):
+        with self.assertRaises(SystemExit):
+            self.lines(row("flashomp", why="errors: o 1 (bound 1e-5)", is_wrong=True))
+
+    def test_both_forms_of_files_are_read(self):
+        old = {"context": {}, "benchmarks": [
+            {"run_name": "forward/bfloat16/b1_h2kv1_n64x32_d16_causal/real_time", "aggregate_name": name,
+             "label": "openmp:tensor on NVIDIA H200 (device 0)", "real_time": 1.0, "TFLOP/s": 1.0}
+            for name in ("mean", "median", "stddev")]}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "old.json"
+            file.write_text(json.dumps(old))
+            (only,) = results.read(file)[1]
+        self.assertEqual(only["implementation"], "flashomp-tensor")
+        self.assertEqual((only["heads_kv"], only["seqlen_q"], only["seqlen_k"], only["causal"]), (1, 64, 32, True))
+
+    def test_labels_of_older_files(self):
+        for label, name in {"openmp:hopper on x": "flashomp", "openmp:plain on x": "flashomp-plain",
+                            "reference:eigen on x": "reference", "openmp:host-avx512 on x": "flashomp",
+                            "PyTorch 2.11.0+cu130 flash on x": "pytorch-flash"}.items():
+            self.assertEqual(results.implementation_of({"label": label}), name)
+
+    def test_every_number_on_the_pages_is_generated(self):
+        readme = (ROOT / "README.md").read_text()
+        part = readme.split(tables.BEGIN)[1].split(tables.END)[0]
+        self.assertEqual(part, f"\n{tables.readme_part()}\n")
+        self.assertEqual((ROOT / "docs/results.md").read_text(), tables.results_page())
+        outside = readme.replace(part, "")
+        self.assertNotIn("FLOP/s", outside)
+
+
+if __name__ == "__main__":
+    unittest.main()

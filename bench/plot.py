@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Draws the figures of a set of committed results: SVG, readable on light and on dark.
+
+    bench/plot.py --name NAME --out FOLDER FILE.json [FILE.json ...]
+
+The files together hold what is drawn as one set (the same machine). Of speed, speedup, memory, roofline and ratio, those
+figures are drawn for which the rows are there; FOLDER/NAME-speed.svg and so on. A figure's title says where the rows ran, and
+its metadata which files it was drawn from (with their SHA-256, which a test compares). Needs python3-matplotlib.
+"""
+
+import argparse
+import io
+import math
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.dont_write_bytecode = True
+import results
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot.py: matplotlib is missing; install the Debian package python3-matplotlib.")
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+TEXT = "#7a828c"  # 3.9:1 on white and 4.8:1 on GitHub's dark
+# Okabe and Ito's colours, lightened or darkened until they stand out on white and on #0d1117 alike.
+STYLES = {
+    "flashomp": {"color": "#e0571b", "marker": "o", "linewidth": 2.6, "zorder": 5},
+    "flashomp-tensor": {"color": "#e0571b", "marker": "s", "linestyle": "--", "zorder": 4},
+    "flashomp-plain": {"color": "#c9761a", "marker": "^", "linestyle": ":"},
+    "flashomp-plain-global": {"color": "#8d8d8d", "marker": "v", "linestyle": ":"},
+    "pytorch-flash": {"color": "#2f86d1", "marker": "D"},
+    "pytorch-cudnn": {"color": "#1a9e77", "marker": "v"},
+    "pytorch-math": {"color": "#9a6fc0", "marker": "x"},
+    "standard": {"color": "#9a6fc0", "marker": "x"},
+    "reference": {"color": "#8d8d8d", "marker": "+"},
+}
+plt.rcParams.update({
+    "svg.fonttype": "path", "svg.hashsalt": "flashomp", "font.size": 9, "axes.titlesize": 9, "figure.titlesize": 10,
+    "text.color": TEXT, "axes.edgecolor": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT,
+    "axes.titlecolor": TEXT, "grid.color": TEXT, "grid.alpha": 0.25, "axes.grid": True, "axes.spines.top": False,
+    "axes.spines.right": False, "legend.frameon": False, "lines.markersize": 4.5, "lines.linewidth": 1.7,
+})
+
+
+def panel_of(row):
+    """Rows of one panel differ in N (and, with it, in batch) alone."""
+    heads = "" if row["heads_kv"] == row["heads_q"] else f", {row['heads_q'] // row['heads_kv']} query heads a key head"
+    mask = "causal" if row["causal"] else "full"
+    decode = f", Nq = {row['seqlen_q']}" if row["seqlen_q"] != row["seqlen_k"] else ""
+    return (row["dtype"], row["packed"], row["heads_q"] // row["heads_kv"], row["causal"], row["head_dim"],
+            f"head_dim {row['head_dim']}, {mask}{heads}{decode}{', packed' if row['packed'] else ''}, {row['dtype']}")
+
+
+def by_panel(rows):
+    """{(direction, panel): {implementation: {N: row}}}, in a fixed order."""
+    panels = {}
+    for row in rows:
+        panels.setdefault((("forward", "backward").index(row["direction"]), panel_of(row)), {}).setdefault(
+            row["implementation"], {})[row["seqlen_k"]] = row
+    return {(("forward", "backward")[key[0]], key[1][-1]): panels[key] for key in sorted(panels)}
+
+
+def lengths_text(n, _=None):
+    return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
+
+
+def grid_of(panels):
+    """A figure with a column for each panel, forward above backward, at most three columns a row of pairs."""
+    names = list(dict.fromkeys(name for _, name in panels))
+    columns = min(3, len(names))
+    bands = math.ceil(len(names) / columns)
+    directions = [d for d in ("forward", "backward") if any(key[0] == d for key in panels)]
+    figure, axes = plt.subplots(bands * len(directions), columns, squeeze=False,
+                                figsize=(3.3 * columns + 0.4, 2.25 * bands * len(directions) + 1.1))
+    places = {}
+    for axis in axes.flat:
+        axis.set_visible(False)
+    for index, name in enumerate(names):
+        for line, direction in enumerate(directions):
+            if (direction, name) in panels:
+                axis = axes[(index // columns) * len(directions) + line][index % columns]
+                axis.set_visible(True)
+                axis.set_title(f"{direction}: {name}", fontsize=8)
+                places[direction, name] = axis
+    return figure, places
+
+
+def along_n(axis, all_n, label):
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(all_n))
+    axis.xaxis.set_major_formatter(FuncFormatter(lengths_text))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("N", labelpad=1)
+    axis.set_ylabel(label)
+    if len(all_n) == 1:
+        axis.set_xlim(min(all_n) / 2, min(all_n) * 2)
+
+
+def finish(figure, title, handles):
+    names = [name for name in results.NAMES if name in handles]
+    height = figure.get_size_inches()[1]
+    figure.legend([handles[name] for name in names], [results.NAMES[name] for name in names], loc="lower center",
+                  ncol=min(3, len(names)))
+    figure.suptitle(title)
+    figure.tight_layout(rect=(0, (0.14 + 0.2 * math.ceil(len(names) / 3)) / height, 1, 1 - 0.1 / height))
+
+
+def lines_against_n(panels, title, label, value, log=False, line_at=None, without=()):
+    """One figure of value(row, rows of that N) against N; None leaves a point out. None when nothing is left."""
+    points = {}
+    for key, implementations in panels.items():
+        for name, rows in implementations.items():
+            here = {n: value(row, {other: all_rows.get(n) for other, all_rows in implementations.items()})
+                    for n, row in rows.items() if name not in without}
+            here = {n: y for n, y in here.items() if y is not None}
+            if here:
+                points.setdefault(key, {})[name] = here
+    if not points:
+        return None
+    figure, places = grid_of(points)
+    handles = {}
+    for key, lines in points.items():
+        axis = places[key]
+        for name in results.NAMES:
+            if name in lines:
+                n = sorted(lines[name])
+                handles[name], = axis.plot(n, [lines[name][x] for x in n], **STYLES[name])
+        along_n(axis, {x for line in lines.values() for x in line}, label)
+        if log:
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, 1.08 * max([y for line in lines.values() for y in line.values()] + [line_at or 0]))
+        if line_at is not None:
+            axis.axhline(line_at, color=TEXT, linewidth=1, zorder=1)
+    missing = {}
+    for implementations in panels.values():
+        for name, rows in implementations.items():
+            for n, row in rows.items():
+                if "out of memory" in row.get("error_message", ""):
+                    missing[name] = min(n, missing.get(name, n))
+    if missing:
+        title += "\nout of memory: " + ", ".join(f"{results.NAMES[name]} from N = {lengths_text(n)}"
+                                                 for name, n in missing.items())
+    finish(figure, title, handles)
+    return figure
+
+
+def speed(panels, where):
+    unit = "GFLOP/s" if max((row.get("TFLOP/s", 0) for p in panels.values() for r in p.values() for row in r.values()),
+                            default=0) < 3 else "TFLOP/s"
+    factor = 1e3 if unit == "GFLOP/s" else 1
+    return lines_against_n(panels, f"Speed, {where}", unit,
+                           lambda row, _: row["TFLOP/s"] * factor if row["timed"] else None)
+
+
+def speedup(panels, where):
+    def value(row, others):
+        standard = next((others[name] for name in results.STANDARD if others.get(name)), None)
+        return standard["real_time"] / row["real_time"] if standard and standard["timed"] and row["timed"] else None
+    return lines_against_n(panels, f"Times as fast as standard attention, {where}", "times", value, line_at=1,
+                           without=results.STANDARD)
+
+
+def memory(panels, where):
+    return lines_against_n(panels, f"Peak memory above the inputs, measured, {where}", "MiB",
+                           lambda row, _: row["peak_bytes"] / 2**20 if row["timed"] and row.get("peak_bytes") else None,
+                           log=True)
+
+
+def ratio(panels, where):
+    """flashomp's speed over that of the others: one line for each of them."""
+    def value(row, others):
+        ours = others.get("flashomp")
+        return row["real_time"] / ours["real_time"] if row["timed"] and ours and ours["timed"] else None
+    keep = {key: {name: rows for name, rows in lines.items() if name in ("flashomp", "pytorch-flash", "pytorch-cudnn")}
+            for key, lines in panels.items()}
+    return lines_against_n(keep, f"flashomp's speed as a multiple of the others', {where}", "times", value, line_at=1,
+                           without=("flashomp",))
+
+
+def roofline(rows, peaks, where):
+    """FLOP/s against FLOPs for a byte of the tensors, each once, under the two peaks."""
+    rows = [row for row in rows if row["timed"] and row.get("least_bytes")]
+    if not rows or not peaks or not peaks.get("flops") or not peaks.get("bandwidth"):
+        return None
+    figure, axis = plt.subplots(figsize=(7, 4.4))
+    intensity = [row["flops"] / row["least_bytes"] for row in rows]
+    ridge = peaks["flops"] / peaks["bandwidth"]
+    low, high = min(intensity + [ridge]) / 2, max(intensity + [ridge]) * 2
+    axis.plot([low, ridge, high], [low * peaks["bandwidth"] * 1e-12, peaks["flops"] * 1e-12, peaks["flops"] * 1e-12],
+              color=TEXT, linewidth=1.5)
+    axis.text(high, peaks["flops"] * 1.08e-12, "arithmetic", ha="right", fontsize=8)
+    axis.text(low, low * peaks["bandwidth"] * 2e-12, "memory", fontsize=8)
+    handles = {}
+    for row, x in zip(rows, intensity):
+        name = row["implementation"]
+        style = {key: value for key, value in STYLES[name].items() if key in ("color", "marker", "zorder")}
+        fill = {} if style["marker"] in "x+" else {"markerfacecolor": style["color"] if row["direction"] == "forward" else "none"}
+        handles.setdefault(name, axis.plot([x], [row["TFLOP/s"]], linestyle="none", **style, **fill)[0])
+        axis.plot([x], [row["TFLOP/s"]], linestyle="none", **style, **fill)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("FLOPs for a byte of the tensors, each read or written once")
+    axis.set_ylabel("TFLOP/s")
+    axis.set_title(f"filled: forward, hollow: backward\nroof: {peaks['flops_source']}\nslope: {peaks['bandwidth_source']}",
+                   fontsize=7.5)
+    finish(figure, f"Roofline, {where}", handles)
+    return figure
+
+
+def svg(figure, sources):
+    """The figure as SVG that depends on the rows alone."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True,
+                   metadata={"Date": None, "Creator": "bench/plot.py", "Source": " ".join(sources)})
+    plt.close(figure)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def draw(name, files, out):
+    """Writes the figures of one set; returns their paths."""
+    contexts, rows = results.read_set(files)
+    peaks = next((context["peaks"] for context in contexts if "peaks" in context), None)
+    where = results.place_of(contexts[0], rows).split(", compute")[0]
+    panels = by_panel(rows)
+    figures = {"speed": speed(panels, where), "speedup": speedup(panels, where), "memory": memory(panels, where),
+               "ratio": ratio(panels, where), "roofline": roofline(rows, peaks, where)}
+    sources = [f"{pathlib.Path(file).name}:{results.digest(file)}" for file in files]
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind, figure in figures.items():
+        path = out / f"{name}-{kind}.svg"
+        if figure is None:
+            path.unlink(missing_ok=True)
+            continue
+        path.write_text(svg(figure, sources))
+        written.append(path)
+    return written
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    parser.add_argument("--name", required=True, help="how the figures' names begin")
+    parser.add_argument("--out", required=True, type=pathlib.Path, help="folder of the figures")
+    arguments = parser.parse_args()
+    for path in draw(arguments.name, arguments.files, arguments.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Reads the files of bench/results: what plots, tables and the report share.
+
+Both forms are read: one file for all implementations (`flashomp bench`, compare_pytorch.py), whose rows say what they are, and
+the older one file for each implementation, where the label does.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
+# In this order in every legend and table; the name that readers know.
+NAMES = {
+    "flashomp": "flashomp",
+    "flashomp-tensor": "flashomp, kernels for every GPU",
+    "flashomp-plain": "flashomp, directives alone",
+    "flashomp-plain-global": "the same with tiles in ordinary memory",
+    "pytorch-flash": "FlashAttention-2 (PyTorch)",
+    "pytorch-cudnn": "cuDNN (PyTorch)",
+    "pytorch-math": "standard attention (PyTorch)",
+    "standard": "standard attention",
+    "reference": "float64 reference",
+}
+STANDARD = ("pytorch-math", "standard")
+
+# What is shown together: a name, a title, and the files, which are about one machine. The first GPU set and the first host
+# set that are there are README's. A set is there when its first file is.
+SETS = (
+    ("h200-fa2", "FlashAttention's grid on an H200", ("h200-fa2.json",)),
+    ("h200-fa2-float16", "FlashAttention's grid on an H200, float16", ("h200-fa2-float16.json",)),
+    ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
+    ("h200-repro", "Batch 4, 16 heads of 64, MHA and MQA, on an H200", ("h200-repro.json",)),
+    ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
+    ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
+    ("host", "A CPU", ("host.json",)),
+    ("host-reference", "The host machine against the float64 reference", ("host-openmp.json", "host-reference.json")),
+    ("h200-first", "The first tensor-core machine", ("h200-tensor-first.json", "h200-pytorch-flash-first.json")),
+    ("h200-plain", "Directives alone, tiles in shared and in ordinary memory",
+     ("h200-plain.json", "h200-plain-global-memory.json")),
+)
+
+
+def implementation_of(row):
+    """A key of NAMES."""
+    if "implementation" in row:
+        if row["implementation"] == "flashomp" and row.get("backend") == "reference":
+            return "reference"
+        return row["implementation"]
+    label = row["label"].split(" on ")[0]
+    if label.startswith("PyTorch"):
+        return "pytorch-" + label.split()[-1]
+    machine = label.partition(":")[2]
+    return {"eigen": "reference", "plain": "flashomp-plain", "tensor": "flashomp-tensor"}.get(machine, "flashomp")
+
+
+def read(path):
+    """(context, rows): rows with a time or a reason for none, each with implementation, direction, dtype, shape, sizes."""
+    data = json.loads(pathlib.Path(path).read_text())
+    rows = []
+    for row in data["benchmarks"]:
+        if row.get("aggregate_name", "median") != "median":
+            continue
+        direction, dtype, shape = row["run_name"].removesuffix("/real_time").split("/")
+        words = SHAPE.match(shape).groups()
+        batch, heads, heads_kv, length, length_k, depth, depth_v = (int(word) if word else None for word in words[:7])
+        row = row | {"implementation": implementation_of(row), "direction": direction, "dtype": dtype, "shape": shape,
+                     "batch": batch, "heads_q": heads, "heads_kv": heads_kv or heads, "seqlen_q": length,
+                     "seqlen_k": length_k or length, "head_dim": depth, "head_dim_v": depth_v or depth,
+                     "causal": words[7] is not None, "packed": words[8] is not None, "timed": "real_time" in row}
+        rows.append(row)
+    return data["context"], rows
+
+
+def present_sets(folder=RESULTS):
+    """(name, title, paths) of the sets that are there."""
+    return [(name, title, [folder / file for file in files if (folder / file).exists()])
+            for name, title, files in SETS if (folder / files[0]).exists()]
+
+
+def read_set(paths):
+    """(contexts, rows) of all files of a set."""
+    contexts, rows = [], []
+    for path in paths:
+        context, more = read(path)
+        if "global-memory" in path.name:
+            more = [row | {"implementation": "flashomp-plain-global"} for row in more]
+        contexts.append(context)
+        rows += more
+    return contexts, rows
+
+
+def digest(path):
+    """What a figure remembers of the file it was drawn from."""
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
+
+
+def place_of(context, rows):
+    """Where a file's rows ran, in words."""
+    on_device = any(row.get("on_device") for row in rows if row["timed"])
+    if on_device and "flashomp_device_0" in context:
+        return context["flashomp_device_0"]
+    cpu = context.get("cpu", "host")
+    return f"{cpu}, {context.get('flashomp_threads', '?')} threads, {context.get('flashomp_host_isa', '')}".strip(", ")
+
+
+def provenance(path):
+    """{key: text} of a file: machine, commit, compiler, flags, date, command."""
+    context, rows = read(path)
+    facts = {
+        "results": pathlib.Path(path).name,
+        "machine": place_of(context, rows),
+        "host": f"{context.get('host_name', '?')}, {context.get('num_cpus', '?')} CPUs",
+        "date": context.get("date", "?"),
+        "commit": context.get("flashomp_commit", "?"),
+        "compiler": context.get("flashomp_compiler", "?"),
+        "flags": context.get("flashomp_flags", "?"),
+        "command": context.get("command") or context.get("executable", "?"),
+    }
+    if "torch" in context:
+        facts["PyTorch"] = f"{context['torch']}, CUDA {context.get('cuda')}, cuDNN {context.get('cudnn')}"
+    return facts
