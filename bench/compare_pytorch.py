@@ -74,6 +74,8 @@ class Flashomp:
         self.name, environment = MACHINES[machine]
         command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
                    "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time)]
+        libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
+        environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=os.environ | environment)
         self.context = self.line()

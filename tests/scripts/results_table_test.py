@@ -71,6 +71,15 @@ class Table(unittest.TestCase):
         self.assertEqual((ROOT / "docs/results.md").read_text(), tables.results_page())
         outside = readme.replace(part, "")
         self.assertNotIn("FLOP/s", outside)
+        self.assertIn(f"\n{tables.grid_part()}\n", outside)
+
+    def test_grid_lines_count_what_the_files_hold(self):
+        for line in tables.grid_part().splitlines():
+            path = results.RESULTS / line.split("[")[1].split("]")[0]
+            facts, *cells = (json.loads(text) for text in path.read_text().splitlines())
+            self.assertIn(f"{len(cells):,} lines", line)
+            failed = sum(not cell["pass"] for cell in cells)
+            self.assertIn(f"{failed} missed" if failed else "none missed", line)
 
 
 if __name__ == "__main__":
