@@ -73,7 +73,8 @@ class Flashomp:
     def __init__(self, arguments, dtype, machine):
         self.name, environment = MACHINES[machine]
         command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
-                   "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time)]
+                   "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time),
+                   "--time-limit", "10"]
         libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

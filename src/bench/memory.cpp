@@ -33,8 +33,8 @@ std::optional<std::int64_t> number_in(const char* file)
 
 void make_allocations_visible()
 {
-    constexpr int threshold = 1 << 16; // a fixed one: by itself it would grow with the sizes freed
-    mallopt(M_MMAP_THRESHOLD, threshold);
+    constexpr int threshold = 1 << 16;    // a fixed one: by itself it would grow with the sizes freed
+    mallopt(M_MMAP_THRESHOLD, threshold); // NOLINT(concurrency-mt-unsafe): before any thread is started
 }
 
 ResidentPeak::ResidentPeak()

@@ -47,8 +47,9 @@ Json row_json(const Row& row)
     json["run_type"] = "aggregate";
     json["aggregate_name"] = "median";
     json["implementation"] = row.implementation;
-    json["label"] = row.machine.empty() ? fmt::format("{} on {}", row.backend, row.ran_on)
-                                        : fmt::format("{}:{} on {}", row.backend, row.machine, row.ran_on);
+    json["label"] = row.backend.empty()   ? row.implementation
+                    : row.machine.empty() ? fmt::format("{} on {}", row.backend, row.ran_on)
+                                          : fmt::format("{}:{} on {}", row.backend, row.machine, row.ran_on);
     for (const auto& [key, text] :
          {std::pair{"direction", &row.direction}, std::pair{"dtype", &row.dtype}, std::pair{"shape", &row.shape},
           std::pair{"backend", &row.backend}, std::pair{"machine", &row.machine}, std::pair{"ran_on", &row.ran_on}}) {

@@ -76,15 +76,23 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
 {
     on_start(shape.name());
     std::optional<BenchCase> bench;
+    std::string failure;
     try {
         bench.emplace(shape, settings_.dtype, settings_.options, device_);
     } catch (const std::bad_alloc&) {
-        throw Error(fmt::format("shape was {}; this machine has not enough memory for its tensors.", shape.name()));
+        failure = "out of memory: the tensors do not fit.";
+    } catch (const Error& error) {
+        failure = error.what();
     }
     for (const std::string& direction : settings_.directions) {
         Row row = prepared(shape, direction);
         on_start(row.name());
         row.implementation = "flashomp";
+        row.failure = failure;
+        if (!bench) {
+            on_row(row);
+            continue;
+        }
         run_flashomp(*bench, direction, row, on_row);
         if (settings_.beside_standard && device_ < 0 && !shape.packed) {
             on_start(row.name() + ", standard attention");
@@ -99,27 +107,34 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
     const bool backward = direction == "backward";
     Report report;
     const auto call = [&] { report = backward ? bench.backward() : bench.forward(); };
-    if (settings_.options.backend != Backend::reference) {
-        const Problem problem = cost::problem_of(bench.shape(), settings_.dtype, backward, settings_.options);
-        row.tile_bytes = cost::tile_traffic(problem, plan(problem, choose_place(settings_.options).hardware)).total();
-    }
-    bench.make_outputs(false);
-    if (backward) {
-        bench.forward();
-    }
-    row.peak_bytes = peak_of(bench, backward, device_, call);
-    row.backend = report.backend;
-    row.machine = report.machine;
-    row.ran_on = report.ran_on;
-    row.on_device = report.on_device;
-    row.extra_bytes = report.extra_bytes;
-    row.standard_bytes = report.standard_bytes;
-    row.accuracy = check(bench, backward);
-    if (!row.accuracy.is_good()) {
-        row.failure = row.accuracy.text();
-        row.is_wrong = true;
-    } else {
-        row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+    try {
+        if (settings_.options.backend != Backend::reference) {
+            const Problem problem = cost::problem_of(bench.shape(), settings_.dtype, backward, settings_.options);
+            row.tile_bytes =
+                cost::tile_traffic(problem, plan(problem, choose_place(settings_.options).hardware)).total();
+        }
+        bench.make_outputs(false);
+        if (backward) {
+            bench.forward();
+        }
+        row.peak_bytes = peak_of(bench, backward, device_, call);
+        row.backend = report.backend;
+        row.machine = report.machine;
+        row.ran_on = report.ran_on;
+        row.on_device = report.on_device;
+        row.extra_bytes = report.extra_bytes;
+        row.standard_bytes = report.standard_bytes;
+        row.accuracy = check(bench, backward);
+        if (!row.accuracy.is_good()) {
+            row.failure = row.accuracy.text();
+            row.is_wrong = true;
+        } else {
+            row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+        }
+    } catch (const std::bad_alloc&) {
+        row.failure = "out of memory.";
+    } catch (const Error& error) {
+        row.failure = error.what();
     }
     on_row(row);
 }
@@ -153,7 +168,7 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
             standard_speed_[direction] = row.flops_per_second();
         }
     } catch (const std::bad_alloc&) {
-        row.failure = "out of memory";
+        row.failure = "out of memory.";
     } catch (const Error& error) {
         row.failure = error.what();
     }

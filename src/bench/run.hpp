@@ -26,12 +26,14 @@ public:
 
     explicit Runner(RunSettings settings);
 
-    /// Throws Error when the options do not fit the shape; what goes wrong for one implementation alone is a row.
+    /// What goes wrong, down to options that do not fit the shape, is a row that says so.
     void run(const cost::Shape& shape, const OnStart& on_start, const OnRow& on_row);
 
     /// Exactly `calls` calls of the first direction after what it needs (a forward call for backward), neither checked
     /// nor timed: for those who count events from outside.
     void only_call(const cost::Shape& shape, int calls);
+
+    [[nodiscard]] bool on_device() const { return device_ >= 0; }
 
 private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;

@@ -66,9 +66,9 @@ std::string find_program(const std::string& name, const std::vector<std::string>
     }
     all.insert(all.end(), folders.begin(), folders.end());
     for (const std::string& folder : all) {
-        const std::string file = folder + "/" + name;
+        const fs::path file = fs::path(folder) / name;
         if (::access(file.c_str(), X_OK) == 0) {
-            return file;
+            return file.string();
         }
     }
     return {};
@@ -90,6 +90,7 @@ void run_program(const std::vector<std::string>& arguments, const std::vector<st
     }
     const auto pointers = [](std::vector<std::string>& texts) {
         std::vector<char*> all;
+        all.reserve(texts.size() + 1);
         for (std::string& text : texts) {
             all.push_back(text.data());
         }

@@ -159,6 +159,9 @@ int run_bench(const BenchFlags& flags)
         return run_traffic(flags, settings, shapes);
     }
     bench::Runner runner(settings);
+    if (flags.beside_standard && runner.on_device()) {
+        print_notes({"standard attention is timed on the host only; bench/compare_pytorch.py has PyTorch's for a GPU"});
+    }
     BenchOutput output(flags, settings);
     {
         Progress progress("bench");
@@ -196,7 +199,7 @@ void add_bench_command(CLI::App& app, Command& chosen)
             "--direction",
             [flags](const std::vector<std::string>& words) {
                 for (const std::string& word : words) {
-                    flags->directions.push_back(parse_word<const char*>(
+                    flags->directions.emplace_back(parse_word<const char*>(
                         "--direction", word, {{"forward", "forward"}, {"backward", "backward"}}));
                 }
             },

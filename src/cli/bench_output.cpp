@@ -4,6 +4,7 @@
 #include "progress.hpp"
 
 #include "flashomp/device.hpp"
+#include "flashomp/error.hpp"
 #include "flashomp/version.hpp"
 
 #include "atomic_file.hpp"
@@ -150,27 +151,28 @@ void print_line(const Json& json)
 BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings)
     : flags_(flags), context_(bench_context(settings))
 {
-    write_json(); // a place that cannot be written shows now, not after the first hour
-    if (!flags_.csv.empty()) {
-        write_file(flags_.csv, bench::csv_text({}));
-    }
-}
-
-void BenchOutput::write_json() const
-{
-    if (!flags_.out.empty()) {
-        write_file(flags_.out, bench::file_text(context_, rows_));
+    // A place that cannot be written shows now, not after the first hour; these leave no trace.
+    for (const std::string& path : {flags_.out, flags_.csv}) {
+        if (!path.empty()) {
+            const io::StagedFile probe(path);
+        }
     }
 }
 
 void BenchOutput::add(const bench::Row& row)
 {
     rows_.push_back(row);
-    write_json();
+    has_result_ = has_result_ || row.failure.empty() || row.is_wrong;
+    if (!flags_.out.empty() && has_result_) {
+        write_file(flags_.out, bench::file_text(context_, rows_));
+    }
 }
 
 int BenchOutput::finish() const
 {
+    if (!has_result_) {
+        throw Error(rows_.front().failure);
+    }
     if (!flags_.csv.empty()) {
         write_file(flags_.csv, bench::csv_text(rows_));
     }

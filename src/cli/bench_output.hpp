@@ -38,20 +38,19 @@ void print_line(const Json& json);
 /// Gathers rows; keeps the JSON file up to date after each.
 class BenchOutput {
 public:
-    /// Throws Error when a file cannot be written.
+    /// Throws Error when a file could not be written.
     BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings);
 
     void add(const bench::Row& row);
 
-    /// Prints and returns the exit status.
+    /// Prints and returns the exit status. Throws Error, with nothing written, when no row has a result.
     [[nodiscard]] int finish() const;
 
 private:
-    void write_json() const;
-
     const BenchFlags& flags_;
     Json context_;
     std::vector<bench::Row> rows_;
+    bool has_result_ = false; ///< a row was timed, or found wrong
 };
 
 /// --measure-traffic: counts and prints; returns the exit status.

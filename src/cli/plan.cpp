@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* details =
     R"(Before anything runs: FLOPs, bytes kept for the backward pass, the blocks this build would use and what they take
-on the chip, main-memory traffic, and the roofline: no run at these peaks can be faster. The host's peaks are measured
-on the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
+on the chip, main-memory traffic, and the time that the peaks of the machine allow. The host's peaks are measured on
+the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
 (docs/algorithm.md gives the formulas).
 
 A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen]; _causal is

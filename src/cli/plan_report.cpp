@@ -130,7 +130,7 @@ void print_roofline(const PlanFacts& facts)
     fmt::print("\npeaks: {} ({}); {} ({})\n", decimal_text(peaks.flops, "FLOP/s"), peaks.flops_source,
                decimal_text(peaks.bandwidth, "B/s"), peaks.bandwidth_source);
     Table table;
-    table.add({"roofline", "FLOP/B", "ridge", "bound by", "time at least", "quoted speed at most"});
+    table.add({"roofline", "FLOP/B", "ridge", "bound by", "predicted time", "speed as quoted"});
     for (const DirectionFacts& direction : facts.directions) {
         const auto row = [&](const char* name, const cost::Roofline& line) {
             table.add({fmt::format("{}, {}", direction.name, name), fmt::format("{:.1f}", line.intensity),
@@ -140,7 +140,8 @@ void print_roofline(const PlanFacts& facts)
         row("every block at every visit", *direction.at_most);
         row("every tensor once", *direction.at_least);
     }
-    fmt::print("{}", table.text());
+    fmt::print("{}(as if no cache helped, and as if one held everything: no run is faster than the second)\n",
+               table.text());
 }
 
 void print_model(const PlanFacts& facts)
@@ -190,7 +191,7 @@ Json roofline_json(const std::optional<cost::Roofline>& line)
     return {{"flops_per_byte", line->intensity},
             {"ridge", line->ridge},
             {"bound", line->is_memory_bound ? "memory" : "arithmetic"},
-            {"seconds_at_least", line->seconds}};
+            {"seconds", line->seconds}};
 }
 
 Json direction_json(const DirectionFacts& direction)

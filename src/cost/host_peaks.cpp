@@ -34,21 +34,23 @@ template <class Vector>
 {
     constexpr int lanes = sizeof(Vector) / sizeof(float);
     Vector sums[chains];
-    for (int c = 0; c < chains; ++c) {
-        sums[c] = Vector{} + static_cast<float>(c);
+    float first = 0.0F;
+    for (Vector& sum : sums) {
+        sum = Vector{} + first;
+        first += 1.0F;
     }
     const Vector factor = Vector{} + 0.999F;
     const Vector term = Vector{} + 0.001F;
     for (std::int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
-        for (int c = 0; c < chains; ++c) {
-            sums[c] = sums[c] * factor + term;
+        for (Vector& sum : sums) {
+            sum = sum * factor + term;
         }
     }
     float total = 0.0F;
-    for (int c = 0; c < chains; ++c) {
+    for (const Vector& sum : sums) {
         for (int lane = 0; lane < lanes; ++lane) {
-            total += sums[c][lane];
+            total += sum[lane];
         }
     }
     *sink = total;

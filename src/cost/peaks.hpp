@@ -47,7 +47,7 @@ struct Roofline {
     double intensity = 0; ///< FLOPs a byte
     double ridge = 0;     ///< the intensity where both speeds take as long
     bool is_memory_bound = false;
-    double seconds = 0;          ///< no run at these peaks can take less
+    double seconds = 0;          ///< no run with these bytes at these peaks takes less
     double attainable_flops = 0; ///< FLOP/s
 };
 
