@@ -16,6 +16,7 @@ The file has Google Benchmark's form and is written anew after each shape, so a 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -107,6 +108,8 @@ class Flashomp:
 class Pytorch:
     """PyTorch's kernels on the GPU that is first."""
 
+    device = "cuda"
+
     def __init__(self):
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -125,7 +128,7 @@ class Pytorch:
             raise RuntimeError("scaled_dot_product_attention has no packed sequences")
         if s["causal"] and s["seqlen_q"] != s["seqlen_k"]:
             raise RuntimeError("is_causal is top-left")
-        make = lambda heads, length, depth: torch.randn(s["batch"], heads, length, depth, device="cuda",
+        make = lambda heads, length, depth: torch.randn(s["batch"], heads, length, depth, device=self.device,
                                                         dtype=getattr(torch, dtype))
         q = make(s["heads_q"], s["seqlen_q"], s["head_dim"]).requires_grad_(True)
         k = make(s["heads_kv"], s["seqlen_k"], s["head_dim"]).requires_grad_(True)
@@ -134,16 +137,13 @@ class Pytorch:
         grouped = {"enable_gqa": True} if s["heads_q"] != s["heads_kv"] else {}
 
         def attention():
-            with self.use(self.backends[kernel]):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=s["causal"], **grouped)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=s["causal"], **grouped)
 
-        def inference():
+        with self.use(self.backends[kernel]):  # until the generator is closed: choosing takes time too
             with torch.no_grad():
-                attention()
-
-        yield "forward", inference
-        out = attention()
-        yield "backward", lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+                yield "forward", attention
+            out = attention()
+            yield "backward", lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
 
     def synchronize(self):
         self.torch.cuda.synchronize()
@@ -194,16 +194,17 @@ def timed(call, synchronize, repetitions, min_time):
 def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
     """Rows of one kernel for one shape: times, or why there is none."""
     name = f"pytorch-{kernel}"
-    rows, direction = [], "forward"
+    rows = []
     try:
-        for direction, call in pytorch.calls(shape, dtype, kernel):
-            peak = pytorch.peak(call)
-            times = timed(call, pytorch.synchronize, arguments.repetitions, arguments.min_time)
-            median = statistics.median(times)
-            rows.append({"implementation": name, "direction": direction, "shape": shape,
-                         "repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
-                         "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median,
-                         "peak_bytes": peak})
+        with contextlib.closing(pytorch.calls(shape, dtype, kernel)) as calls:
+            for direction, call in calls:
+                peak = pytorch.peak(call)
+                times = timed(call, pytorch.synchronize, arguments.repetitions, arguments.min_time)
+                median = statistics.median(times)
+                rows.append({"implementation": name, "direction": direction, "shape": shape,
+                             "repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
+                             "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median,
+                             "peak_bytes": peak})
     except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
         why = "out of memory" if pytorch.is_out_of_memory(error) else str(error)
         for rest in ("forward", "backward")[len(rows):]:
