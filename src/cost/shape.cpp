@@ -2,11 +2,13 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
 #include <fstream>
-#include <regex>
+#include <string_view>
+#include <system_error>
 
 namespace flashomp::cost {
 
@@ -29,6 +31,32 @@ std::vector<std::int32_t> starts(const std::vector<std::int64_t>& lengths)
     }
     return all;
 }
+
+/// A name, read from left to right.
+struct Words {
+    std::string_view rest;
+    bool fit = true; ///< with the grammar so far
+
+    [[nodiscard]] bool starts_with(std::string_view word) const { return rest.starts_with(word); }
+
+    bool take(std::string_view word)
+    {
+        const bool is_there = starts_with(word);
+        rest.remove_prefix(is_there ? word.size() : 0);
+        return is_there;
+    }
+
+    /// The number that stands after `word`; 0, and no fit, where there is none.
+    std::int64_t number_after(std::string_view word)
+    {
+        std::int64_t value = 0;
+        const bool has_digits = take(word) && !rest.empty() && rest.front() >= '0' && rest.front() <= '9';
+        const auto [stop, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+        fit = fit && has_digits && error == std::errc();
+        rest.remove_prefix(static_cast<std::size_t>(stop - rest.data()));
+        return fit ? value : 0;
+    }
+};
 
 void require(bool allowed, const std::string& text, std::string_view rule)
 {
@@ -61,25 +89,22 @@ std::vector<std::int64_t> Shape::lengths_k() const
 
 Shape parse_shape(const std::string& text)
 {
-    static const std::regex grammar(
-        R"(b(\d{1,9})_h(\d{1,9})(?:kv(\d{1,9}))?_n(\d{1,10})(?:x(\d{1,10}))?_d(\d{1,3})(?:v(\d{1,3}))?(_causal|_topleft)?(_varlen)?)");
-    std::smatch words;
-    require(std::regex_match(text, words, grammar), text, fmt::format("allowed is {}", shape_grammar));
-    const auto number = [&](std::size_t word, std::int64_t otherwise) {
-        return words[word].matched ? std::stoll(words[word].str()) : otherwise;
-    };
+    Words words{text};
     Shape s;
-    s.batch = number(1, 1);
-    s.heads_q = number(2, 1);
-    s.heads_kv = number(3, s.heads_q);
-    s.seqlen_q = number(4, 1);
-    s.seqlen_k = number(5, s.seqlen_q);
-    s.head_dim = number(6, 1);
-    s.head_dim_v = number(7, s.head_dim);
-    if (words[8].matched) {
-        s.causal = words[8].str() == "_causal" ? Causal::bottom_right : Causal::top_left;
+    s.batch = words.number_after("b");
+    s.heads_q = words.number_after("_h");
+    s.heads_kv = words.starts_with("kv") ? words.number_after("kv") : s.heads_q;
+    s.seqlen_q = words.number_after("_n");
+    s.seqlen_k = words.starts_with("x") ? words.number_after("x") : s.seqlen_q;
+    s.head_dim = words.number_after("_d");
+    s.head_dim_v = words.starts_with("v") ? words.number_after("v") : s.head_dim;
+    if (words.take("_causal")) {
+        s.causal = Causal::bottom_right;
+    } else if (words.take("_topleft")) {
+        s.causal = Causal::top_left;
     }
-    s.packed = words[9].matched;
+    s.packed = words.take("_varlen");
+    require(words.fit && words.rest.empty(), text, fmt::format("allowed is {}", shape_grammar));
 
     constexpr std::int64_t longest = std::int64_t{1} << 30;
     require(s.batch >= 1 && s.batch <= longest && s.seqlen_q >= 1 && s.seqlen_q <= longest && s.seqlen_k >= 1 &&

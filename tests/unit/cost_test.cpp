@@ -46,7 +46,8 @@ TEST(Shape, OthersAreRefused)
 {
     for (const char* const name : {"", "b1", "b0_h1_n1_d1", "b1_h3kv2_n1_d1", "b1_h1_n0_d1", "b1_h1_n1_d257",
                                    "b1_h1_n1_d0", "b1_h1_n1_d64_casual", "b1_h1_n9999999999_d1", "xb1_h1_n1_d1",
-                                   "b999999_h1_n1000000_d8_varlen", "b1_h1_n1_d64_varlen_causal"}) {
+                                   "b999999_h1_n1000000_d8_varlen", "b1_h1_n1_d64_varlen_causal", "b-1_h1_n1_d1",
+                                   "b1_h1_n1_d1 ", "b1_h1_n99999999999999999999_d1", "b1_hkv1_n1_d1", "b+1_h1_n1_d1"}) {
         EXPECT_THROW(static_cast<void>(parse_shape(name)), Error) << name;
     }
     testing::expect_refused(
