@@ -120,6 +120,8 @@ def provenance(path):
         "flags": context.get("flashomp_flags", "?"),
         "command": context.get("command") or context.get("executable", "?"),
     }
+    if "load_avg" in context:
+        facts["load"] = ", ".join(f"{load:.1f}" for load in context["load_avg"]) + " (1, 5, 15 minutes, at the start)"
     if "torch" in context:
         facts["PyTorch"] = f"{context['torch']}, CUDA {context.get('cuda')}, cuDNN {context.get('cudnn')}"
     return facts
