@@ -1,5 +1,7 @@
 #include "budget.hpp"
 
+#include "tensor_shapes.hpp"
+
 #include <algorithm>
 #include <unistd.h>
 
@@ -41,13 +43,21 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     const std::int64_t d = tensor_cores ? forward.launch.depth : problem.head_dim;
     const std::int64_t dv = tensor_cores ? forward.launch.depth : problem.head_dim_v;
     const std::int64_t element = tensor_cores ? 2 : 4;
-    const std::int64_t stages = tensor_cores ? 2 : 1;
+    // Blocks on their way to the chip have a place there too.
+    std::int64_t stages_k = tensor_cores ? 2 : 1;
+    std::int64_t stages_v = stages_k;
+    if (forward.machine == Machine::hopper) {
+        const offload::TensorShape shape =
+            offload::hopper_shape(offload::Pass::forward, forward.launch.depth, /*modified=*/false);
+        stages_k = shape.lead + 1;
+        stages_v = shape.sums_lead > 0 ? shape.sums_lead + 1 : stages_k + (shape.defers ? 1 : 0);
+    }
     constexpr std::int64_t accumulator = 4;
     constexpr std::int64_t statistics = 4; // sum, base, limit, correction
     TileBudget budget;
     budget.q = rows * d * element;
-    budget.k = stages * columns * d * element;
-    budget.v = stages * columns * dv * element;
+    budget.k = stages_k * columns * d * element;
+    budget.v = stages_v * columns * dv * element;
     budget.scores = rows * columns * accumulator;
     budget.o = rows * dv * accumulator;
     budget.statistics = statistics * rows * accumulator;

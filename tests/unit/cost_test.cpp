@@ -4,6 +4,7 @@
 #include "peaks.hpp"
 #include "plan.hpp"
 #include "shape.hpp"
+#include "tensor_shapes.hpp"
 #include "traffic.hpp"
 #include "work.hpp"
 
@@ -220,6 +221,28 @@ TEST(Budget, PiecesAreWhatTheHostMachineTakes)
     const TileBudget budget = tile_budget(problem, decided.passes.at(0));
     EXPECT_EQ(budget.total(), 4 * decided.passes.at(0).launch.crew_floats);
     EXPECT_EQ(budget.in_registers, 0);
+}
+
+TEST(Budget, TensorCoreTilesFitTeamMemory)
+{
+    for (const Machine machine : {Machine::tensor, Machine::hopper}) {
+        for (const int depth : {64, 128}) {
+            const Problem problem =
+                problem_of(parse_shape("b1_h1_n512_d" + std::to_string(depth)), DType::bfloat16, false, {});
+            const auto shape = machine == Machine::hopper ? offload::hopper_shape(offload::Pass::forward, depth, false)
+                                                          : offload::tensor_shape(offload::Pass::forward, depth, false);
+            PassPlan pass;
+            pass.machine = machine;
+            pass.launch.depth = depth;
+            pass.launch.resident_rows = shape.resident_rows();
+            pass.launch.stream_rows = shape.stream_rows;
+            const TileBudget budget = tile_budget(problem, pass);
+            EXPECT_EQ(budget.in_memory, budget.k + budget.v);
+            EXPECT_LE(budget.in_memory, 48 * 1024);
+            EXPECT_EQ(budget.k % (2 * shape.stream_rows * depth), 0);
+            EXPECT_GE(budget.k, 2 * 2 * shape.stream_rows * depth); // at work and on its way
+        }
+    }
 }
 
 TEST(Peaks, RooflineTurnsAtTheRidge)
