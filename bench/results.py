@@ -22,7 +22,7 @@ NAMES = {
     "pytorch-flash": "FlashAttention-2 (PyTorch)",
     "pytorch-cudnn": "cuDNN (PyTorch)",
     "pytorch-math": "standard attention (PyTorch)",
-    "standard": "standard attention",
+    "standard": "standard attention (Eigen, baseline vectors)",
     "reference": "float64 reference",
 }
 STANDARD = ("pytorch-math", "standard")

@@ -15,7 +15,8 @@ public:
     using Error::Error;
 };
 
-/// Standard attention on host threads, float32 whatever the dtype of the inputs, products by Eigen: S = QKᵀ, P =
+/// Standard attention on host threads, float32 whatever the dtype of the inputs, products by Eigen as this file is
+/// compiled: for the baseline instruction set. S = QKᵀ, P =
 /// softmax(S), O = PV, and in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP − rowsum(P∘dP)), dQ = dS·K, dK =
 /// dSᵀ·Q. For the backward pass P of all heads is kept, as automatic differentiation keeps it.
 class StandardAttention {
