@@ -184,7 +184,7 @@ MeasuredTraffic with_ncu(const std::string& ncu, std::vector<std::string> comman
                                        csv};
     arguments.insert(arguments.end(), command.begin(), command.end());
     run_program(arguments, {}, folder.file("log"));
-    return read_ncu_csv(contents(csv));
+    return read_ncu_csv(contents(csv) + contents(folder.file("log"))); // its warnings may be in either
 }
 
 MeasuredTraffic with_cachegrind(const std::string& valgrind, const std::vector<std::string>& command,
@@ -235,7 +235,7 @@ MeasuredTraffic read_ncu_csv(const std::string& text)
             found = true;
         }
     }
-    if (!found) {
+    if (!found && text.find("No kernels were profiled") == std::string::npos) {
         throw Error("ncu counted no kernels; it must be allowed to read the GPU's counters.");
     }
     traffic.tool = "ncu, device memory, all kernels of the call, clocks as they are";
@@ -283,6 +283,10 @@ MeasuredTraffic measure_traffic(const std::vector<std::string>& command, bool on
         arguments.insert(arguments.end(), {"--only-calls", std::to_string(calls)});
         counted.at(calls) =
             on_device ? with_ncu(program, arguments, folder) : with_cachegrind(program, arguments, folder);
+    }
+    if (counted[1].read + counted[1].written == 0) {
+        throw Error(
+            fmt::format("{} counted no kernel of the call; it must see those of {}.", program, command.front()));
     }
     return difference(counted[1], counted[0]);
 }

@@ -18,7 +18,8 @@ struct MeasuredTraffic {
 /// Throws Error that says what is missing or how the tool failed.
 [[nodiscard]] MeasuredTraffic measure_traffic(const std::vector<std::string>& command, bool on_device);
 
-/// The two counters, added up over the kernels of a file that `ncu --csv` wrote. Throws Error when it holds none.
+/// The two counters, added up over the kernels of a file that `ncu --csv` wrote; 0 where ncu says that there was no
+/// kernel. Throws Error when it holds neither.
 [[nodiscard]] MeasuredTraffic read_ncu_csv(const std::string& text);
 
 /// Lines of `line_bytes` that a file of cachegrind counts as missed in the last level. Throws Error when it has none.

@@ -29,7 +29,8 @@ TEST(TrafficRun, NcuCountersAreAddedUpOverKernels)
     const MeasuredTraffic traffic = read_ncu_csv(ncu_csv);
     EXPECT_DOUBLE_EQ(traffic.read, 1000512 + 1500);
     EXPECT_DOUBLE_EQ(traffic.written, 2048);
-    EXPECT_THROW(static_cast<void>(read_ncu_csv("==WARNING== No kernels were profiled.\n")), Error);
+    EXPECT_EQ(read_ncu_csv("==WARNING== No kernels were profiled.\n").read, 0);
+    EXPECT_THROW(static_cast<void>(read_ncu_csv("==ERROR== something else\n")), Error);
 }
 
 TEST(TrafficRun, CachegrindLinesAreMissesOfTheLastLevel)
@@ -94,6 +95,15 @@ TEST_F(TrafficTool, WhatOneCallAddsIsCounted)
     EXPECT_DOUBLE_EQ(traffic.read, 1000);
     EXPECT_DOUBLE_EQ(traffic.written, 100);
     EXPECT_NE(traffic.tool.find("ncu"), std::string::npos);
+}
+
+TEST_F(TrafficTool, ACallWithoutAKernelIsNoMeasurement)
+{
+    write_tool("ncu", R"bash(
+while [[ $1 != --log-file ]]; do shift; done
+echo '==WARNING== No kernels were profiled.' >"$2"
+)bash");
+    EXPECT_THROW(static_cast<void>(measure_traffic({"/bin/true"}, true)), Error);
 }
 
 TEST_F(TrafficTool, AFailureIsToldInTheToolsWords)
