@@ -190,7 +190,8 @@ void add_bench_command(CLI::App& app, Command& chosen)
     command
         ->add_option("--shape", flags->shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
         ->type_name("SHAPE")
-        ->take_all();
+        ->take_all()
+        ->allow_extra_args(false);
     command
         ->add_option("--shapes", flags->file, "a file of shapes, one a line; - serves standard input, in lines of JSON")
         ->type_name("FILE");
@@ -205,7 +206,8 @@ void add_bench_command(CLI::App& app, Command& chosen)
             },
             "forward or backward; may be repeated (default: both)")
         ->type_name("NAME")
-        ->take_all();
+        ->take_all()
+        ->allow_extra_args(false);
     command->add_flag("--beside-standard", flags->beside_standard,
                       "on the host: standard attention too, with S and P of all heads, until memory runs out");
     add_number(*command, "--warmup", flags->timing.warmup, 0, 1000, "calls before timing (default 1)");

@@ -1,6 +1,7 @@
 // `flashomp bench` as a user runs it: files, table, exit status, and one sentence for bad input.
 #include "cli_support.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -45,6 +46,15 @@ TEST_F(CliBench, StandardAttentionBesideIt)
     EXPECT_EQ(file["benchmarks"][0]["implementation"], "flashomp");
     EXPECT_EQ(file["benchmarks"][1]["implementation"], "standard");
     EXPECT_EQ(file["benchmarks"][0]["run_name"], file["benchmarks"][1]["run_name"]);
+}
+
+TEST_F(CliBench, ListNamesTheShapesOfSuitesAndFlags)
+{
+    const std::string text =
+        succeed({"bench", "--shape", "b1_h1_n8_d8", "decode", "--shape", "b2_h1_n8_d8", "--list"}).out;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8 + 2);
+    EXPECT_NE(text.find("b16_h32kv8_n1x65536_d128\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("b1_h1_n8_d8\nb2_h1_n8_d8\n"), std::string::npos) << text;
 }
 
 TEST_F(CliBench, BadInputIsOneSentenceAndNoFile)
