@@ -1,5 +1,6 @@
 // The passes on the plain machine: one target region a pass, one parallel region in it, and a loop over the work
 // inside (a persistent grid), because each of these costs tens of microseconds on a GPU (docs/offload.md).
+#include "fell_back.hpp"
 #include "pass.hpp"
 #include "tile/plain.hpp"
 #include "tile/team_memory.hpp"
@@ -41,23 +42,21 @@ template <Pass pass, bool modified>
 static Ran run_pass(const Params& params, const Launch& launch)
 {
     const int device = launch.device >= 0 ? launch.device : omp_get_initial_device();
-    int on_host = 1;
+    FellBack fell_back;
+    const FellBackFlag flag = fell_back.flag();
 #pragma omp target teams device(device) num_teams(launch.crews) thread_limit(launch.crew_threads)                      \
-    firstprivate(params, launch) map(from                                                                              \
-                                     : on_host)
+    firstprivate(params, launch, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
         float* const memory = launch.needs_memory ? launch.crew_memory + team * launch.crew_floats : team_memory();
 #pragma omp parallel num_threads(launch.crew_threads)
         {
-            if (team == 0 && omp_get_thread_num() == 0) {
-                on_host = omp_is_initial_device();
-            }
+            raise_on_host(flag);
             run_share<pass, modified>(params, launch, memory, team, teams);
         }
     }
-    return {on_host == 0};
+    return {!fell_back};
 }
 
 Ran run_plain(const Params& params, const Launch& launch)
@@ -74,22 +73,19 @@ Ran run_merge(const MergeParams& params, int device, int threads)
     const int target = on_gpu ? device : omp_get_initial_device();
     const int crew_threads = on_gpu ? 2 : threads;
     const int crews = on_gpu ? 512 : 1;
-    int on_host = 1;
-#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(params)               \
-    map(from                                                                                                           \
-        : on_host)
+    FellBack fell_back;
+    const FellBackFlag flag = fell_back.flag();
+#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(params, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
 #pragma omp parallel num_threads(crew_threads)
         {
-            if (team == 0 && omp_get_thread_num() == 0) {
-                on_host = omp_is_initial_device();
-            }
+            raise_on_host(flag);
             merge_share(params, crew_threads, team, teams);
         }
     }
-    return {on_host == 0};
+    return {!fell_back};
 }
 
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)

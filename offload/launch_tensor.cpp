@@ -1,5 +1,6 @@
 // The passes on the tensor-core machine, one target region a pass like launch_plain.cpp. Compiled once for every
 // depth, FLASHOMP_TENSOR_DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with the warpgroups' (1).
+#include "fell_back.hpp"
 #include "pass.hpp"
 #include "tensor_shapes.hpp"
 #include "tile/team_memory.hpp"
@@ -101,23 +102,21 @@ static void run_share(const Params& params, const Launch& launch, float* memory,
 template <int depth, Pass pass, bool modified, class Math>
 static Ran run_pass(const Params& params, const Launch& launch)
 {
-    int on_host = 1;
+    FellBack fell_back;
+    const FellBackFlag flag = fell_back.flag();
 #pragma omp target teams device(launch.device) num_teams(launch.crews) thread_limit(launch.crew_threads)               \
-    firstprivate(params, launch) map(from                                                                              \
-                                     : on_host)
+    firstprivate(params, launch, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
         float* const memory = team_memory();
 #pragma omp parallel num_threads(launch.crew_threads)
         {
-            if (team == 0 && omp_get_thread_num() == 0) {
-                on_host = omp_is_initial_device();
-            }
+            raise_on_host(flag);
             run_share<depth, pass, modified, Math>(params, launch, memory, team, teams);
         }
     }
-    return {on_host == 0};
+    return {!fell_back};
 }
 
 template <>
