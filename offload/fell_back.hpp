@@ -1,5 +1,5 @@
-// Whether a target region fell back to the host, without a copy back from the device, which costs 10 µs of a launch: only
-// on the host can a region write to the host's memory, and only there it does.
+// Whether a target region fell back to the host, without a copy back from the device, which costs 10 µs of a launch:
+// only on the host can a region write to the host's memory, and only there it does.
 #pragma once
 
 #include <cstdint>

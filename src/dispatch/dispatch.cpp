@@ -1,10 +1,10 @@
 #include "dispatch.hpp"
 
+#include "hopper_setup.hpp"
 #include "kernel_params.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
-#include "hopper_setup.hpp"
 #include "workspace.hpp"
 
 #include <chrono>
