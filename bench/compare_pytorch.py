@@ -5,8 +5,8 @@
 
 PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started once for each dtype and machine and served one
 shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
-seconds: flashomp (as it is; with --machines tensor also with the kernels that every GPU runs), FlashAttention-2 (flash),
-cuDNN (cudnn) and standard attention (math). Both sides are timed as synchronous calls on tensors in device memory, by
+seconds: flashomp (as it is; with --machines also with the kernels that every GPU runs, or with what directives alone give),
+FlashAttention-2 (flash), cuDNN (cudnn) and standard attention (math). Both sides are timed as synchronous calls on tensors in device memory, by
 wall-clock: a repetition is as many calls as take --min-time seconds, and the median of the repetitions counts. flashomp's
 rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
 that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
@@ -28,7 +28,9 @@ import time
 
 SUITES = ("fa2", "repro", "decode", "varlen", "quick")
 SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
-MACHINES = {"auto": ("flashomp", {}), "tensor": ("flashomp-tensor", {"FLASHOMP_DEVICE_ISA": "sm_80"})}
+# Name of the rows, environment, options.
+MACHINES = {"auto": ("flashomp", {}, []), "tensor": ("flashomp-tensor", {"FLASHOMP_DEVICE_ISA": "sm_80"}, []),
+            "plain": ("flashomp-plain", {}, ["--machine", "plain"])}
 KERNELS = ("flash", "cudnn", "math")
 
 
@@ -72,10 +74,10 @@ class Flashomp:
     """A `flashomp bench` that serves shapes from its standard input."""
 
     def __init__(self, arguments, dtype, machine):
-        self.name, environment = MACHINES[machine]
+        self.name, environment, options = MACHINES[machine]
         command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
                    "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time),
-                   "--time-limit", "10"]
+                   "--time-limit", "10", *options]
         libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -33,6 +33,7 @@ SETS = (
     ("h200-fa2", "FlashAttention's grid on an H200", ("h200-fa2.json",)),
     ("h200-fa2-float16", "FlashAttention's grid on an H200, float16", ("h200-fa2-float16.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
+    ("h200-machines", "Directives alone, tensor cores and Hopper's own instructions on an H200", ("h200-machines.json",)),
     ("h200-repro", "Batch 4, 16 heads of 64, MHA and MQA, on an H200", ("h200-repro.json",)),
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
