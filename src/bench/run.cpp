@@ -102,6 +102,18 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
     }
 }
 
+bool Runner::time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const
+{
+    row.accuracy = check(bench, backward);
+    if (!row.accuracy.is_good()) {
+        row.failure = row.accuracy.text();
+        row.is_wrong = true;
+        return false;
+    }
+    row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+    return true;
+}
+
 void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row)
 {
     const bool backward = direction == "backward";
@@ -124,13 +136,7 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
         row.on_device = report.on_device;
         row.extra_bytes = report.extra_bytes;
         row.standard_bytes = report.standard_bytes;
-        row.accuracy = check(bench, backward);
-        if (!row.accuracy.is_good()) {
-            row.failure = row.accuracy.text();
-            row.is_wrong = true;
-        } else {
-            row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
-        }
+        time_if_right(bench, backward, call, row);
     } catch (const std::bad_alloc&) {
         row.failure = "out of memory.";
     } catch (const Error& error) {
@@ -159,12 +165,7 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
         }
         const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
         row.peak_bytes = peak_of(bench, backward, -1, call);
-        row.accuracy = check(bench, backward);
-        if (!row.accuracy.is_good()) {
-            row.failure = row.accuracy.text();
-            row.is_wrong = true;
-        } else {
-            row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+        if (time_if_right(bench, backward, call, row)) {
             standard_speed_[direction] = row.flops_per_second();
         }
     } catch (const std::bad_alloc&) {

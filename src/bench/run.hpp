@@ -37,6 +37,8 @@ public:
 
 private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;
+    /// Checks what the last call left, and only if that is right times further ones.
+    bool time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const;
     void run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
     void run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
 
