@@ -203,8 +203,25 @@ struct KeyGradient {
     }
 };
 
+/// The P that dV sums, where dK is not computed along with it. Rows are keys, columns queries.
+template <bool modified, bool masked, class Machine>
+struct KeyProbability {
+    ScoreGradient<modified, masked, Machine> gradient;
+    typename Machine::ColumnStatsBlock lse, residual;
+    int i0, j0;
+
+    FLASHOMP_INLINE float operator()(float dot, typename Machine::Row r, int c) const
+    {
+        return gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r) *
+               gradient.dropout(i0 + c, j0 + r);
+    }
+};
+
+/// What a dK/dV pass computes: both, or, on a machine that has no room for two accumulators, one of them at a time.
+enum class KeySums { both, keys, values };
+
 /// dK and dV of one key block: sums over the query heads of its group and all query blocks, in that order.
-template <bool modified, class Machine>
+template <bool modified, KeySums sums = KeySums::both, class Machine>
 FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const WorkItem& work)
 {
     using Row = typename Machine::Row;
@@ -220,20 +237,24 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     const int group = p.heads_q / p.heads_kv;
     const std::int64_t first = seq.k_start + j0;
 
+    constexpr bool has_keys = sums != KeySums::values;
+    constexpr bool has_values = sums != KeySums::keys;
     auto k = tile.resident(p.head_dim);
-    auto v = tile.resident(p.head_dim_v);
-    auto q = tile.stream(p.q, p.head_dim, StreamUse::both);
+    [[maybe_unused]] auto v = has_keys ? tile.resident(p.head_dim_v) : typename Machine::Resident{};
+    auto q = tile.stream(p.q, p.head_dim, has_keys ? StreamUse::both : StreamUse::scores);
     auto dout = tile.stream(p.dout, p.head_dim_v, StreamUse::both);
     auto pr = tile.scores();
-    auto ds = tile.scores();
-    auto dk = tile.accumulator(p.head_dim);
-    auto dv = tile.accumulator(p.head_dim_v);
+    [[maybe_unused]] auto ds = tile.scores();
+    [[maybe_unused]] auto dk = tile.accumulator(p.head_dim);
+    [[maybe_unused]] auto dv = tile.accumulator(p.head_dim_v);
     auto lse = tile.column_stats();
     auto delta = tile.column_stats();
     auto residual = tile.column_stats();
 
     tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
-    tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
+    if constexpr (has_keys) {
+        tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
+    }
 
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
         const Score score(p, seq, work.batch, head);
@@ -253,38 +274,63 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             tile.load(delta[stage], all_delta + i0, rows_q.count);
             tile.load(residual[stage], all_residual + i0, rows_q.count);
         };
-        const auto multiply = [&](int, Stage stage)
-                                  FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
+        const auto multiply = [&](int, Stage stage) FLASHOMP_LAMBDA {
+            if constexpr (has_keys) {
+                tile.multiply(pr, k, q[stage], ds, v, dout[stage]);
+            } else {
+                tile.multiply(pr, k, q[stage]);
+            }
+        };
         const Range interior = score.interior_queries(j0, j0 + block_n);
         const auto attend = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
-            tile.finish(pr, ds);
+            if constexpr (has_keys) {
+                tile.finish(pr, ds);
+            } else {
+                tile.finish(pr);
+            }
             if ((i0 >= interior.begin) & (i0 + block_m <= interior.end)) {
-                tile.combine(
-                    ds, pr,
-                    KeyGradient<modified, false, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
+                if constexpr (has_keys) {
+                    using Gradient = KeyGradient<modified, false, Machine>;
+                    tile.combine(ds, pr, Gradient{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
+                } else {
+                    using Probability = KeyProbability<modified, false, Machine>;
+                    tile.map(pr, Probability{{score}, lse[stage], residual[stage], i0, j0});
+                }
             } else {
                 if (!modified && score.key_padding != nullptr) {
                     tile.sync();
                     tile.map(pr, PaddedKeys<true>{score, j0});
                     tile.sync();
                 }
-                tile.combine(
-                    ds, pr,
-                    KeyGradient<modified, true, Machine>{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
+                if constexpr (has_keys) {
+                    using Gradient = KeyGradient<modified, true, Machine>;
+                    tile.combine(ds, pr, Gradient{{score}, lse[stage], delta[stage], residual[stage], i0, j0});
+                } else {
+                    using Probability = KeyProbability<modified, true, Machine>;
+                    tile.map(pr, Probability{{score}, lse[stage], residual[stage], i0, j0});
+                }
             }
             tile.sync();
-            tile.accumulate(dv, pr, dout[stage]);
-            tile.accumulate(dk, ds, q[stage]);
+            if constexpr (has_values) {
+                tile.accumulate(dv, pr, dout[stage]);
+            }
+            if constexpr (has_keys) {
+                tile.accumulate(dk, ds, q[stage]);
+            }
         };
         const Range queries = score.band.queries(j0, j0 + rows);
         tile.for_blocks({queries.begin / block_m * block_m, queries.end}, block_m, load, multiply, attend);
     }
     tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
-    const float scale = p.scale;
-    tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim),
-               [=](Row) FLASHOMP_LAMBDA { return scale; });
-    tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v),
-               [](Row) FLASHOMP_LAMBDA { return 1.0F; });
+    [[maybe_unused]] const float scale = p.scale;
+    if constexpr (has_keys) {
+        tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim),
+                   [=](Row) FLASHOMP_LAMBDA { return scale; });
+    }
+    if constexpr (has_values) {
+        tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v),
+                   [](Row) FLASHOMP_LAMBDA { return 1.0F; });
+    }
     tile.sync();
 }
 

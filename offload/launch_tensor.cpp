@@ -29,7 +29,7 @@ struct TensorConfig {
         fragments = shape_of(pass, head_depth, is_modified).fragments,
         stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
         warps = shape_of(pass, head_depth, is_modified).warps,
-        second_in_memory = shape_of(pass, head_depth, is_modified).second_in_memory,
+        in_registers = shape_of(pass, head_depth, is_modified).in_registers,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
         accumulators = pass == Pass::backward_key ? 2 : 1,

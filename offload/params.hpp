@@ -5,7 +5,24 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 1675, 161, 128 // pragmas that are not for nvcc; loops behind what if constexpr returns
+#define FLASHOMP_INLINE __host__ __device__ __forceinline__
+#define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
+#define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(unroll most)
+#else
 #define FLASHOMP_INLINE inline __attribute__((always_inline))
+#define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
+#define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(GCC unroll most)
+#endif
+// Constraints of asm operands. g++ checks them for the host first, where "r" takes everything; nvcc knows the types.
+#ifdef __CUDA_ARCH__
+#define FLASHOMP_ASM_FLOAT "f"
+#define FLASHOMP_ASM_ADDRESS "l"
+#else
+#define FLASHOMP_ASM_FLOAT "r"
+#define FLASHOMP_ASM_ADDRESS "r"
+#endif
 // For every lambda that runs per element or row. Called instead of inlined, it would keep what it passes by reference
 // on the stack, and inside `simd` g++ gives each GPU lane 128 bytes of one: wrong results, no diagnostic.
 #define FLASHOMP_LAMBDA __attribute__((always_inline))

@@ -11,7 +11,7 @@ struct TensorShape {
     int fragments;   ///< a warp's resident rows, in 16
     int stream_rows; ///< two stages of two streamed blocks must fit team memory
     int warps;
-    bool second_in_memory = false; ///< the second resident block stays in team memory
+    int in_registers = 2; ///< resident blocks that stay in registers; the others stay in team memory
     // Hopper:
     bool defers = false; ///< sums are computed behind the next block's scores
     int lead = 1;        ///< so many blocks for scores are on their way while one is at work
@@ -35,8 +35,7 @@ constexpr TensorShape tensor_shape(Pass pass, int depth, bool modified)
         if (depth == 128 && modified) {
             return {0, 0, 0};
         }
-        return depth == 64 ? TensorShape{1, 64, 8}
-                           : (depth == 128 ? TensorShape{1, 16, 4, true} : TensorShape{0, 0, 0});
+        return depth == 64 ? TensorShape{1, 64, 8} : (depth == 128 ? TensorShape{1, 16, 4, 1} : TensorShape{0, 0, 0});
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;
@@ -52,9 +51,9 @@ constexpr TensorShape hopper_shape(Pass pass, int depth, bool modified)
     }
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{2, 48, 4, false, true, 2, 2} : TensorShape{1, 32, 4, false, true, 2, 1};
+        return depth == 64 ? TensorShape{2, 48, 4, 2, true, 2, 2} : TensorShape{1, 32, 4, 2, true, 2, 1};
     case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 4, false, true} : TensorShape{1, 32, 4, false, true};
+        return depth == 64 ? TensorShape{1, 64, 4, 2, true} : TensorShape{1, 32, 4, 2, true};
     case Pass::backward_key:
         if (depth == 128 && modified) { // would need more stack than there is
             return {0, 0, 0};

@@ -46,7 +46,9 @@ FLASHOMP_INLINE float quotient(float x, float y)
 #if defined(__GNUC__) && !defined(__clang__)
     if (is_nvptx()) {
         float r = 0.0F;
-        asm("{ .reg .f32 a; mov.b32 a, %1; rcp.approx.ftz.f32 a, a; mov.b32 %0, a; }" : "=r"(r) : "r"(y));
+        asm("{ .reg .f32 a; mov.b32 a, %1; rcp.approx.ftz.f32 a, a; mov.b32 %0, a; }"
+            : "=" FLASHOMP_ASM_FLOAT(r)
+            : FLASHOMP_ASM_FLOAT(y));
         const float q = x * r;
         return __builtin_fmaf(__builtin_fmaf(-q, y, x), r, q);
     }

@@ -60,7 +60,7 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thr
         const std::int64_t step = apart * rows.stride;
         const int reach = (8 * static_cast<int>(chunk) < rows.depth ? rows.count : 0) - static_cast<int>(first);
         const std::uint32_t to = block + Block::offset(first, chunk);
-#pragma GCC unroll 64
+        FLASHOMP_UNROLL(64)
         for (int i = 0; i < each; ++i) {
             // Rows a multiple of eight apart have their chunks in the same order.
             const std::uint32_t at = apart % 8 == 0 ? to + static_cast<std::uint32_t>(i) * apart * 128
@@ -70,10 +70,10 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thr
         }
         return;
     }
-#pragma GCC unroll 1
+    FLASHOMP_UNROLL(1)
     for (int i = 0; i < each; ++i) { // rows that no 16-byte copy can read
         const unsigned r = first + static_cast<unsigned>(i) * apart;
-#pragma GCC unroll 1
+        FLASHOMP_UNROLL(1)
         for (unsigned x = 0; x < 8; ++x) {
             const int column = static_cast<int>(8 * chunk + x);
             const bool there = (static_cast<int>(r) < rows.count) & (column < rows.depth);

@@ -87,34 +87,18 @@ public:
     {
         const int floats = static_cast<int>(accumulator_floats(resident_rows_, depth));
         Accumulator a{take(floats), depth, odd(padded(depth))};
-#pragma omp for simd nowait
-        for (int i = 0; i < floats; ++i) {
+        FLASHOMP_FOR_CREW (i, floats) {
             a.data[i] = 0.0F;
         }
         return a;
     }
-    FLASHOMP_INLINE Stats row_stats()
-    {
-        return {take(stats_floats(resident_rows_))};
-    }
-    FLASHOMP_INLINE ColumnStats column_stats()
-    {
-        return {take(stats_floats(stream_rows_))};
-    }
+    FLASHOMP_INLINE Stats row_stats() { return {take(stats_floats(resident_rows_))}; }
+    FLASHOMP_INLINE ColumnStats column_stats() { return {take(stats_floats(stream_rows_))}; }
 
-    static FLASHOMP_INLINE float lag()
-    {
-        return 0.0F;
-    }
-    static FLASHOMP_INLINE float exp2(float x)
-    {
-        return exp2_fast(x);
-    }
+    static FLASHOMP_INLINE float lag() { return 0.0F; }
+    static FLASHOMP_INLINE float exp2(float x) { return exp2_fast(x); }
 
-    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
-    {
-        load_block(block, rows);
-    }
+    FLASHOMP_INLINE void load(Resident& block, const Rows& rows) { load_block(block, rows); }
     FLASHOMP_INLINE void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;
@@ -125,8 +109,7 @@ public:
     {
         float* const target = stats.data;
         const int columns = stream_rows_;
-#pragma omp for simd nowait
-        for (int c = 0; c < columns; ++c) {
+        FLASHOMP_FOR_CREW (c, columns) {
             target[c] = c < count ? source[c] : 0.0F;
         }
     }
@@ -152,39 +135,38 @@ public:
         const float* const b = stream.data;
         const int lds = s.stride, lda = block.stride, ldb = stream.stride, depth = block.depth;
         const int step_r = resident_rows_ / micro, step_c = stream_rows_ / micro;
-#pragma omp for simd nowait
-        for (int item = 0; item < step_r * step_c; ++item) {
+        FLASHOMP_FOR_CREW (item, step_r * step_c) {
             const int r0 = item / step_c;
             const int c0 = item % step_c;
             float acc[micro][micro] = {};
             const float* left[micro];
             const float* right[micro];
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int i = 0; i < micro; ++i) {
                 left[i] = a + (r0 + i * step_r) * lda;
                 right[i] = b + (c0 + i * step_c) * ldb;
             }
             // Whole steps: what lies between depth and its padding is zero.
             for (int x = 0; x < depth; x += micro) {
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int u = 0; u < micro; ++u) {
-#pragma GCC unroll 8
+                    FLASHOMP_UNROLL(8)
                     for (int i = 0; i < micro; ++i) {
-#pragma GCC unroll 8
+                        FLASHOMP_UNROLL(8)
                         for (int j = 0; j < micro; ++j) {
                             acc[i][j] += left[i][u] * right[j][u];
                         }
                     }
                 }
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int i = 0; i < micro; ++i) {
                     left[i] += micro;
                     right[i] += micro;
                 }
             }
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int i = 0; i < micro; ++i) {
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int j = 0; j < micro; ++j) {
                     const int r = r0 + i * step_r;
                     const int c = c0 + j * step_c;
@@ -281,10 +263,7 @@ public:
     }
 
     /// What one thread finds is not known to the others, who must all do the same.
-    FLASHOMP_INLINE bool any_above(const Stats&, const Stats&)
-    {
-        return true;
-    }
+    FLASHOMP_INLINE bool any_above(const Stats&, const Stats&) { return true; }
 
     FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float factor, const Stats& sum)
     {
@@ -303,10 +282,7 @@ public:
     }
 
     /// Finding out would cost as much as the maximum.
-    static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
-    {
-        return true;
-    }
+    static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&) { return true; }
 
     FLASHOMP_INLINE void complete(const Stats&) {}
 
@@ -326,8 +302,7 @@ public:
     {
         // Always the same trip count, so that the static schedule gives row r to the same thread every time.
         const int all = resident_rows_;
-#pragma omp for simd nowait
-        for (int r = 0; r < all; ++r) {
+        FLASHOMP_FOR_CREW (r, all) {
             if (r < count) {
                 f(r);
             }
@@ -337,8 +312,7 @@ public:
     template <class F>
     FLASHOMP_INLINE void for_elements(int rows, int depth, F f)
     {
-#pragma omp for simd nowait
-        for (int item = 0; item < rows * depth; ++item) {
+        FLASHOMP_FOR_CREW (item, rows * depth) {
             f(item / depth, item % depth);
         }
     }
@@ -356,10 +330,7 @@ public:
         }
     }
 
-    FLASHOMP_INLINE void sync()
-    {
-        team_barrier(crew_threads_);
-    }
+    FLASHOMP_INLINE void sync() { team_barrier(crew_threads_); }
 
 private:
     FLASHOMP_INLINE float* take(std::int64_t floats)
@@ -374,8 +345,7 @@ private:
     FLASHOMP_INLINE void for_micro_tiles(F f)
     {
         const int step_r = resident_rows_ / micro, step_c = stream_rows_ / micro;
-#pragma omp for simd nowait
-        for (int item = 0; item < step_r * step_c; ++item) {
+        FLASHOMP_FOR_CREW (item, step_r * step_c) {
             for (int i = 0; i < micro; ++i) {
                 for (int j = 0; j < micro; ++j) {
                     f(item / step_c + i * step_r, item % step_c + j * step_c);
@@ -404,11 +374,10 @@ private:
         const int stride = block.stride, depth = block.depth, count = rows.count;
         const std::int64_t row_stride = rows.stride;
         const int chunks = padded(depth) / micro;
-#pragma omp for simd nowait
-        for (int item = 0; item < block.rows * chunks; ++item) {
+        FLASHOMP_FOR_CREW (item, block.rows * chunks) {
             const int r = item / chunks;
             const int x0 = item % chunks * micro;
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int x = x0; x < x0 + micro; ++x) {
                 target[r * stride + x] = r < count && x < depth ? to_float(source[r * row_stride + x]) : 0.0F;
             }
@@ -422,11 +391,9 @@ private:
         const float* const source = a.data;
         const int stride = a.stride, depth = a.depth;
         const std::int64_t row_stride = rows.stride;
-#pragma omp for nowait
-        for (int r = 0; r < rows.count; ++r) {
+        FLASHOMP_FOR_WARPS (r, rows.count) {
             const float by = f(r);
-#pragma omp simd
-            for (int x = 0; x < depth; ++x) {
+            FLASHOMP_FOR_LANES (x, depth) {
                 from_float(source[r * stride + x] * by, target[r * row_stride + x]);
             }
         }
@@ -440,42 +407,41 @@ private:
         const float* const right = stream.data;
         const int ldc = a.stride, lds = s.stride, ldb = stream.stride, count = s.count;
         const int step_r = resident_rows_ / micro, step_x = padded(a.depth) / micro;
-#pragma omp for simd nowait
-        for (int item = 0; item < step_r * step_x; ++item) {
+        FLASHOMP_FOR_CREW (item, step_r * step_x) {
             const int r0 = item / step_x;
             const int x0 = item % step_x;
             float acc[micro][micro] = {};
             const float* score[micro];
             const float* value[micro];
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int i = 0; i < micro; ++i) {
                 score[i] = left + r0 + i * step_r;
                 value[i] = right + x0 + i * step_x;
             }
             for (int c = 0; c < count; c += micro) {
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int u = 0; u < micro; ++u) {
                     float s_u[micro], v_u[micro];
-#pragma GCC unroll 8
+                    FLASHOMP_UNROLL(8)
                     for (int i = 0; i < micro; ++i) {
                         s_u[i] = *score[i];
                         v_u[i] = *value[i];
                         score[i] += lds;
                         value[i] += ldb;
                     }
-#pragma GCC unroll 8
+                    FLASHOMP_UNROLL(8)
                     for (int i = 0; i < micro; ++i) {
-#pragma GCC unroll 8
+                        FLASHOMP_UNROLL(8)
                         for (int j = 0; j < micro; ++j) {
                             acc[i][j] += s_u[i] * v_u[j];
                         }
                     }
                 }
             }
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int i = 0; i < micro; ++i) {
                 const float by = factor(r0 + i * step_r);
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int j = 0; j < micro; ++j) {
                     float& c = target[(r0 + i * step_r) * ldc + x0 + j * step_x];
                     c = c * by + acc[i][j];

@@ -1,10 +1,10 @@
 // The NVIDIA instructions that the tensor machine is made of, one small function each, named by the PTX ISA.
 //
-// Rules of g++'s nvptx back end (docs/offload.md): every operand is "r", because the host's front end checks
-// constraints first, and typed registers are declared inside; no operand is both read and written. Instructions that
-// need the whole warp together, or that touch memory, are volatile, so that they stay in their order. None clobbers
-// "memory": shared memory is reached through these functions alone, and g++ would reload every captured variable and
-// parameter after each.
+// Rules of g++'s nvptx back end (docs/offload.md): operands are untyped, "r" (FLASHOMP_ASM_FLOAT is that, too), because
+// the host's front end checks constraints first, and typed registers are declared inside; no operand is both read and
+// written. Instructions that need the whole warp together, or that touch memory, are volatile, so that they stay in
+// their order. None clobbers "memory": shared memory is reached through these functions alone, and g++ would reload
+// every captured variable and parameter after each.
 #pragma once
 
 #include "params.hpp"
@@ -66,7 +66,7 @@ FLASHOMP_INLINE std::uint32_t shared_address(const void* pointer)
     if (is_nvptx()) {
         asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }"
             : "=r"(address)
-            : "r"(reinterpret_cast<unsigned long long>(pointer)));
+            : FLASHOMP_ASM_ADDRESS(reinterpret_cast<unsigned long long>(pointer)));
     }
     return address;
 }
@@ -87,7 +87,7 @@ FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int
     if (is_nvptx()) {
         asm volatile("{ .reg .u64 g; .reg .pred p; .reg .u32 n; cvta.to.global.u64 g, %1; setp.lt.s32 p, %2, %3;"
                      " selp.u32 n, 16, 0, p; cp.async.cg.shared.global [%0], [g], 16, n; }" ::"r"(shared),
-                     "r"(reinterpret_cast<unsigned long long>(global)), "r"(row), "r"(end));
+                     FLASHOMP_ASM_ADDRESS(reinterpret_cast<unsigned long long>(global)), "r"(row), "r"(end));
     }
 }
 
@@ -97,7 +97,7 @@ FLASHOMP_INLINE void copy_async_4(std::uint32_t shared, const void* global, int 
     if (is_nvptx()) {
         asm volatile(
             "{ .reg .u64 g; cvta.to.global.u64 g, %1; cp.async.ca.shared.global [%0], [g], 4, %2; }" ::"r"(shared),
-            "r"(reinterpret_cast<unsigned long long>(global)), "r"(bytes));
+            FLASHOMP_ASM_ADDRESS(reinterpret_cast<unsigned long long>(global)), "r"(bytes));
     }
 }
 
@@ -149,7 +149,8 @@ FLASHOMP_INLINE void copy_out_16(void* global, std::uint32_t shared)
 {
     if (is_nvptx()) {
         asm volatile("{ .reg .u64 g; .reg .b32 v<4>; cvta.to.global.u64 g, %0; ld.shared.v4.b32 {v0, v1, v2, v3}, [%1];"
-                     " st.global.v4.b32 [g], {v0, v1, v2, v3}; }" ::"r"(reinterpret_cast<unsigned long long>(global)),
+                     " st.global.v4.b32 [g], {v0, v1, v2, v3}; }" ::FLASHOMP_ASM_ADDRESS(
+                         reinterpret_cast<unsigned long long>(global)),
                      "r"(shared));
     }
 }
@@ -159,7 +160,9 @@ FLASHOMP_INLINE float load_shared(std::uint32_t shared)
 {
     float value = 0.0F;
     if (is_nvptx()) {
-        asm volatile("{ .reg .f32 v; ld.shared.f32 v, [%1]; mov.b32 %0, v; }" : "=r"(value) : "r"(shared));
+        asm volatile("{ .reg .f32 v; ld.shared.f32 v, [%1]; mov.b32 %0, v; }"
+                     : "=" FLASHOMP_ASM_FLOAT(value)
+                     : "r"(shared));
     }
     return value;
 }
@@ -196,7 +199,9 @@ FLASHOMP_INLINE float shuffle_xor(float x)
 {
     float y = x;
     if (is_nvptx()) {
-        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(y) : "r"(x), "n"(mask));
+        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+                     : "=" FLASHOMP_ASM_FLOAT(y)
+                     : FLASHOMP_ASM_FLOAT(x), "n"(mask));
     }
     return y;
 }
@@ -220,8 +225,8 @@ FLASHOMP_INLINE float max(float x, float y)
     float z = x > y ? x : y;
     if (is_nvptx()) {
         asm("{ .reg .f32 a, b; mov.b32 a, %1; mov.b32 b, %2; max.f32 a, a, b; mov.b32 %0, a; }"
-            : "=r"(z)
-            : "r"(x), "r"(y));
+            : "=" FLASHOMP_ASM_FLOAT(z)
+            : FLASHOMP_ASM_FLOAT(x), FLASHOMP_ASM_FLOAT(y));
     }
     return z;
 }
@@ -231,7 +236,9 @@ FLASHOMP_INLINE float exp2_approx(float x)
 {
     float y = 0.0F;
     if (is_nvptx()) {
-        asm("{ .reg .f32 a; mov.b32 a, %1; ex2.approx.ftz.f32 a, a; mov.b32 %0, a; }" : "=r"(y) : "r"(x));
+        asm("{ .reg .f32 a; mov.b32 a, %1; ex2.approx.ftz.f32 a, a; mov.b32 %0, a; }"
+            : "=" FLASHOMP_ASM_FLOAT(y)
+            : FLASHOMP_ASM_FLOAT(x));
     }
     return y;
 }
@@ -248,7 +255,7 @@ struct BFloat16Math {
             asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.bf16x2.f32 d, h, l; mov.b32 %0, "
                 "d; }"
                 : "=r"(both)
-                : "r"(low), "r"(high));
+                : FLASHOMP_ASM_FLOAT(low), FLASHOMP_ASM_FLOAT(high));
         }
         return both;
     }
@@ -267,9 +274,10 @@ struct BFloat16Math {
                 " mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
                 " {c0, c1, c2, c3};"
                 " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
-                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
-                  "r"(c[3]));
+                : "=" FLASHOMP_ASM_FLOAT(d[0]), "=" FLASHOMP_ASM_FLOAT(d[1]), "=" FLASHOMP_ASM_FLOAT(d[2]),
+                  "=" FLASHOMP_ASM_FLOAT(d[3])
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), FLASHOMP_ASM_FLOAT(c[0]),
+                  FLASHOMP_ASM_FLOAT(c[1]), FLASHOMP_ASM_FLOAT(c[2]), FLASHOMP_ASM_FLOAT(c[3]));
         }
         c[0] = d[0];
         c[1] = d[1];
@@ -289,7 +297,7 @@ struct Float16Math {
             asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.f16x2.f32 d, h, l; mov.b32 %0, d; "
                 "}"
                 : "=r"(both)
-                : "r"(low), "r"(high));
+                : FLASHOMP_ASM_FLOAT(low), FLASHOMP_ASM_FLOAT(high));
         }
         return both;
     }
@@ -300,7 +308,7 @@ struct Float16Math {
         float x = 0.0F;
         if (is_nvptx()) {
             asm("{ .reg .b16 l, h; .reg .f32 f; mov.b32 {l, h}, %1; cvt.f32.f16 f, l; mov.b32 %0, f; }"
-                : "=r"(x)
+                : "=" FLASHOMP_ASM_FLOAT(x)
                 : "r"(both));
         }
         return x;
@@ -317,9 +325,10 @@ struct Float16Math {
                 " mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
                 " {c0, c1, c2, c3};"
                 " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
-                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
-                  "r"(c[3]));
+                : "=" FLASHOMP_ASM_FLOAT(d[0]), "=" FLASHOMP_ASM_FLOAT(d[1]), "=" FLASHOMP_ASM_FLOAT(d[2]),
+                  "=" FLASHOMP_ASM_FLOAT(d[3])
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), FLASHOMP_ASM_FLOAT(c[0]),
+                  FLASHOMP_ASM_FLOAT(c[1]), FLASHOMP_ASM_FLOAT(c[2]), FLASHOMP_ASM_FLOAT(c[3]));
         }
         c[0] = d[0];
         c[1] = d[1];

@@ -2,6 +2,22 @@
 // (it rejects `#pragma omp allocate`) and a fast barrier. All PTX of the plain machine is in team_memory.cpp.
 #pragma once
 
+#include "params.hpp"
+
+// Loops that the threads of a crew share out: iteration i belongs to the same lane in every loop of one trip count.
+// Under CUDA a block is 32 x warps threads; these macros are all that tells the two backends' plain machines apart.
+#ifdef __CUDA_ARCH__
+#define FLASHOMP_FOR_CREW(i, count)                                                                                    \
+    for (int i = static_cast<int>(threadIdx.y * 32 + threadIdx.x); i < (count); i += static_cast<int>(32 * blockDim.y))
+#define FLASHOMP_FOR_WARPS(i, count)                                                                                   \
+    for (int i = static_cast<int>(threadIdx.y); i < (count); i += static_cast<int>(blockDim.y))
+#define FLASHOMP_FOR_LANES(i, count) for (int i = static_cast<int>(threadIdx.x); i < (count); i += 32)
+#else
+#define FLASHOMP_FOR_CREW(i, count) FLASHOMP_DO_PRAGMA(omp for simd nowait) for (int i = 0; i < (count); ++i)
+#define FLASHOMP_FOR_WARPS(i, count) FLASHOMP_DO_PRAGMA(omp for nowait) for (int i = 0; i < (count); ++i)
+#define FLASHOMP_FOR_LANES(i, count) FLASHOMP_DO_PRAGMA(omp simd) for (int i = 0; i < (count); ++i)
+#endif
+
 #pragma omp declare target
 
 namespace flashomp::offload {
@@ -10,9 +26,15 @@ namespace flashomp::offload {
 inline constexpr int team_memory_bytes = 48640;
 
 /// True in code for an NVIDIA device, false on the host; folds at compile time on both sides.
-inline __attribute__((always_inline)) bool is_nvptx()
+FLASHOMP_INLINE bool is_nvptx()
 {
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
+    return true;
+#else
+    return false;
+#endif
+#elif defined(__GNUC__) && !defined(__clang__)
     return __builtin_acc_on_device(5) != 0; // 5: acc_device_nvidia
 #else
     return false;
@@ -24,9 +46,18 @@ inline __attribute__((always_inline)) bool is_nvptx()
 /// would be 285 KB for each of six kernels, and the image would not load.
 float* team_memory();
 
-/// Barrier of the `threads` threads of a team. libgomp 12's own takes about 20 µs on a GPU (docs/offload.md), the
-/// hardware's 20 ns; on the host this is `omp barrier`.
+/// Barrier of the `threads` threads of a team (warps, on a GPU). libgomp 12's own takes about 20 µs on a GPU
+/// (docs/offload.md), the hardware's 20 ns; on the host this is `omp barrier`.
+#ifdef __CUDACC__
+FLASHOMP_INLINE void team_barrier([[maybe_unused]] int threads)
+{
+#ifdef __CUDA_ARCH__
+    __syncthreads();
+#endif
+}
+#else
 void team_barrier(int threads);
+#endif
 
 } // namespace flashomp::offload
 

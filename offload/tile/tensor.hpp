@@ -34,11 +34,7 @@ public:
     FLASHOMP_INLINE Stream stream(const Tensor&, int, StreamUse) { return {this->take(2 * block_bytes)}; }
     FLASHOMP_INLINE Scores scores() { return {}; }
     FLASHOMP_INLINE Accumulator accumulator(int) { return {}; }
-    FLASHOMP_INLINE ColumnStats column_stats()
-    {
-        constexpr int resident_bytes = Config::second_in_memory != 0 ? 2 * Tile::rows_in_crew * depth : 0;
-        return {this->take(2 * 4 * columns) + resident_bytes};
-    }
+    FLASHOMP_INLINE ColumnStats column_stats() { return {this->take(2 * 4 * columns) + this->resident_memory_bytes()}; }
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows) { this->load_resident(block, rows); }
     FLASHOMP_INLINE void load(StreamBlock block, const Rows& rows)
@@ -79,28 +75,28 @@ public:
     {
         s.is_rounded = false;
         const std::uint32_t base = stream.address + this->along_rows();
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int n = 0; n < columns / 8; ++n) {
-#pragma GCC unroll 4
+                FLASHOMP_UNROLL(4)
                 for (int e = 0; e < 4; ++e) {
                     s.s[m][n][e] = 0.0F;
                 }
             }
         }
-#pragma GCC unroll 64
+        FLASHOMP_UNROLL(64)
         for (int k = 0; k < depth / 16; ++k) {
             ptx::Four left[fragments];
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int m = 0; m < fragments; ++m) {
                 left[m] = this->left(block, m, k);
             }
             const std::uint32_t chunk = base + Block::pair_offset(2 * k, this->lane() / 8 % 2, this->lane());
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int n = 0; n < columns / 16; ++n) {
                 const ptx::Four right = ptx::load_matrices(chunk + n * 16 * 128);
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int m = 0; m < fragments; ++m) {
                     Math::multiply_add(s.s[m][2 * n], left[m], right.x[0], right.x[1]);
                     Math::multiply_add(s.s[m][2 * n + 1], left[m], right.x[2], right.x[3]);
@@ -129,18 +125,18 @@ public:
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
     {
         const std::uint32_t base = stream.address + this->along_columns();
-#pragma GCC unroll 64
+        FLASHOMP_UNROLL(64)
         for (int k = 0; k < columns / 16; ++k) {
             ptx::Four left[fragments];
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int m = 0; m < fragments; ++m) {
                 left[m] = Tile::rounded(s, m, k);
             }
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int n = 0; n < depth / 16; ++n) {
                 const ptx::Four right = ptx::load_matrices_transposed(
                     base + Block::pair_offset(2 * n, this->lane() / 16, this->lane()) + k * 16 * 128);
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int m = 0; m < fragments; ++m) {
                     Math::multiply_add(a.c[m][2 * n], left[m], right.x[0], right.x[1]);
                     Math::multiply_add(a.c[m][2 * n + 1], left[m], right.x[2], right.x[3]);
@@ -153,11 +149,11 @@ public:
                                     const Stats& factor)
     {
         if (scales) { // true for the whole warp; most blocks move no row's base
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
+                FLASHOMP_UNROLL(64)
                 for (int n = 0; n < depth / 8; ++n) {
-#pragma GCC unroll 4
+                    FLASHOMP_UNROLL(4)
                     for (int e = 0; e < 4; ++e) {
                         a.c[m][n][e] *= factor.v[2 * m + e / 2];
                     }

@@ -16,7 +16,7 @@
 namespace flashomp::offload {
 
 /// Config: Math (ptx::BFloat16Math or Float16Math), depth (64, 128 or 256: head_dim and head_dim_v rounded up),
-/// fragments, stream_rows, warps, second_in_memory: whether the registers hold only the first of two resident blocks,
+/// fragments, stream_rows, warps, in_registers: how many of the resident blocks (at most two) the registers hold,
 /// refetch: whether they are too few for the parameters, and modified: whether scores are more than scaled dot
 /// products. What is done to each modified score is so much that its code, written out for every register, would take
 /// the driver minutes to compile.
@@ -37,6 +37,7 @@ public:
         piece_rows = rows_in_crew % columns == 0 ? columns : 32, ///< resident blocks lie in pieces of so many rows
         block_bytes = 2 * columns * depth,
         piece_bytes = 2 * piece_rows * depth,
+        resident_bytes = 2 * rows_in_crew * depth,
     };
     using Block = Panels<columns, depth>; ///< a streamed block
     using Piece = Panels<piece_rows, depth>;
@@ -86,12 +87,13 @@ public:
     static FLASHOMP_INLINE float lag() { return Config::modified != 0 ? 0.0F : 5.5451774F; }
     static FLASHOMP_INLINE float exp2(float x) { return ptx::exp2_approx(x); }
 
-    /// The second one may have to stay in team memory.
+    /// The first ones stay in registers, the others in team memory.
     FLASHOMP_INLINE Resident resident(int)
     {
         Resident block;
-        block.in_memory = Config::second_in_memory != 0 && used_residents_ == 1;
-        block.address = memory_ + 4 * block_bytes; // behind what streams
+        block.in_memory = used_residents_ >= Config::in_registers;
+        block.address = // behind what streams
+            memory_ + 4 * block_bytes + static_cast<unsigned>(used_residents_ - Config::in_registers) * resident_bytes;
         ++used_residents_;
         return block;
     }
@@ -116,7 +118,7 @@ public:
         const int first_row = static_cast<int>(warp_ * rows_in_warp + lane / 4);
         const int first_column = static_cast<int>(2 * (lane % 4));
         const auto piece = [&](int m, int n, int column) FLASHOMP_LAMBDA {
-#pragma GCC unroll 4
+            FLASHOMP_UNROLL(4)
             for (int e = 0; e < 4; ++e) {
                 const int slot = 2 * m + e / 2;
                 s.s[m][n][e] =
@@ -126,10 +128,10 @@ public:
         if constexpr (Config::modified != 0) {
             // A loop over the 16x8 pieces that handles the first and turns the registers round by one.
             const int pieces = static_cast<int>(ptx::here(columns / 8)); // a known number would be unrolled
-#pragma GCC unroll 1
+            FLASHOMP_UNROLL(1)
             for (int n = 0; n < pieces; ++n) {
                 ptx::refetch();
-#pragma GCC unroll 8
+                FLASHOMP_UNROLL(8)
                 for (int m = 0; m < fragments; ++m) {
                     piece(m, 0, 8 * n);
                 }
@@ -137,9 +139,9 @@ public:
                 rotate(other);
             }
         } else {
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
+                FLASHOMP_UNROLL(64)
                 for (int n = 0; n < columns / 8; ++n) {
                     piece(m, n, 8 * n);
                 }
@@ -152,7 +154,7 @@ public:
         reduce(
             max, [&](int m, int n, int e) FLASHOMP_LAMBDA { return s.s[m][n][e]; },
             [](float x, float y) FLASHOMP_LAMBDA { return ptx::max(x, y); });
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const float x = ptx::max(max.v[slot], ptx::shuffle_xor<1>(max.v[slot]));
             max.v[slot] = ptx::max(x, ptx::shuffle_xor<2>(x));
@@ -174,7 +176,7 @@ public:
             return true;
         }
         float most[row_slots];
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             most[slot] = -infinity;
         }
@@ -187,7 +189,7 @@ public:
     FLASHOMP_INLINE bool any_above(const Stats& x, const Stats& y)
     {
         bool above = false;
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             above |= x.v[slot] > y.v[slot];
         }
@@ -196,7 +198,7 @@ public:
 
     FLASHOMP_INLINE void complete(const Stats& sum)
     {
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             float x = sum.v[slot];
             x += ptx::shuffle_xor<1>(x);
@@ -207,7 +209,7 @@ public:
     template <class F>
     FLASHOMP_INLINE void for_rows(const F& f)
     {
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             f(Row{row_index(slot), slot});
         }
@@ -216,7 +218,7 @@ public:
     template <class F>
     FLASHOMP_INLINE void for_rows(int count, const F& f)
     {
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
             if (r.index < count) {
@@ -230,7 +232,7 @@ public:
         const auto* const left = static_cast<const std::uint16_t*>(a.data) + a.offset;
         const auto* const right = static_cast<const std::uint16_t*>(b.data) + b.offset;
         const int t = static_cast<int>(lane_ % 4);
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const int r = row_index(slot);
             float sum = 0.0F;
@@ -248,20 +250,21 @@ public:
     FLASHOMP_INLINE void sync() {}
 
 protected:
-    FLASHOMP_INLINE unsigned thread() const
-    {
-        return warp_ * 32 + lane_;
-    }
-    FLASHOMP_INLINE unsigned lane() const
-    {
-        return lane_;
-    }
+    FLASHOMP_INLINE unsigned thread() const { return warp_ * 32 + lane_; }
+    FLASHOMP_INLINE unsigned lane() const { return lane_; }
 
     FLASHOMP_INLINE std::uint32_t take(int bytes)
     {
         const std::uint32_t at = next_;
         next_ += bytes;
         return at;
+    }
+
+    /// Of the resident blocks so far; they lie behind the streams, whose bytes take() counts.
+    FLASHOMP_INLINE std::uint32_t resident_memory_bytes() const
+    {
+        const int blocks = used_residents_ - Config::in_registers;
+        return blocks > 0 ? static_cast<unsigned>(blocks) * resident_bytes : 0;
     }
 
     FLASHOMP_INLINE void copy_stats(ColumnStatsBlock block, const float* source, int count)
@@ -274,7 +277,7 @@ protected:
     FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows)
     {
         const std::uint32_t start = block.in_memory ? block.address : memory_;
-#pragma GCC unroll 1
+        FLASHOMP_UNROLL(1)
         for (int part = 0; part < rows_in_crew / piece_rows; ++part) {
             Rows piece = rows;
             piece.offset += part * piece_rows * rows.stride;
@@ -287,9 +290,9 @@ protected:
         if (block.in_memory) {
             return;
         }
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int k = 0; k < depth / 16; ++k) {
                 block.a[m][k] = left_operand(start, m, k);
             }
@@ -304,14 +307,8 @@ protected:
 
     /// The row of a 16x16 piece that this lane names to ldmatrix, in bytes: the four 8x8 matrices in the order down the
     /// rows first, or along the columns first.
-    FLASHOMP_INLINE std::uint32_t along_columns() const
-    {
-        return (lane_ / 8 % 2 * 8 + lane_ % 8) * 128;
-    }
-    FLASHOMP_INLINE std::uint32_t along_rows() const
-    {
-        return (lane_ / 16 * 8 + lane_ % 8) * 128;
-    }
+    FLASHOMP_INLINE std::uint32_t along_columns() const { return (lane_ / 8 % 2 * 8 + lane_ % 8) * 128; }
+    FLASHOMP_INLINE std::uint32_t along_rows() const { return (lane_ / 16 * 8 + lane_ % 8) * 128; }
 
     /// Two neighbouring 16x8 pieces of scores as a left operand.
     static FLASHOMP_INLINE ptx::Four rounded(const Scores& s, int m, int k)
@@ -342,7 +339,7 @@ protected:
         } else {
             Scores exact; // never all there: a fragment's are rounded before the next one's
             exact.is_rounded = false;
-#pragma GCC unroll 8
+            FLASHOMP_UNROLL(8)
             for (int fragment = 0; fragment < fragments; ++fragment) {
                 const float scaled[2] = {base.v[2 * fragment] * by, base.v[2 * fragment + 1] * by};
                 // One fused multiply-add an element; what base·by loses is common to the row, but LSE does not know of
@@ -356,7 +353,7 @@ protected:
                 if (fragment == 0) {
                     before_rounding();
                 }
-#pragma GCC unroll 64
+                FLASHOMP_UNROLL(64)
                 for (int k = 0; k < columns / 16; ++k) {
                     s.p[fragment][k] = rounded(exact, fragment, k);
                 }
@@ -379,12 +376,12 @@ protected:
             return;
         }
         // By way of the stages, so that whole rows go out together. Nobody reads them any more: for_blocks has ended.
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
             const float by = r.index < rows.count ? f(r) : 0.0F;
             const std::uint32_t base = memory_ + row_offset(static_cast<unsigned>(r.index)) + 4 * (lane_ % 4);
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int n = 0; n < depth / 8; ++n) {
                 const float* const pair = &c.c[slot / 2][n][slot % 2 * 2];
                 ptx::store_shared_32(base + Piece::panel(n) + ((n % 8) ^ (lane_ / 4)) * 16,
@@ -397,7 +394,7 @@ protected:
         const unsigned chunk = thread() % chunks;
         const int column = static_cast<int>(8 * chunk);
         const bool whole = in_chunks(rows);
-#pragma GCC unroll 1
+        FLASHOMP_UNROLL(1)
         for (unsigned r = thread() / chunks; static_cast<int>(r) < rows.count; r += threads / chunks) {
             const std::uint32_t from = memory_ + row_offset(r) + Piece::panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
             std::uint16_t* const to = target + r * rows.stride;
@@ -406,7 +403,7 @@ protected:
                 ptx::copy_out_16(to + column, from);
                 continue;
             }
-#pragma GCC unroll 1
+            FLASHOMP_UNROLL(1)
             for (int x = column; x < end; ++x) {
                 to[x] = static_cast<std::uint16_t>(ptx::load_shared_16(from + 2 * static_cast<unsigned>(x - column)));
             }
@@ -439,7 +436,7 @@ private:
     template <class Get, class Op>
     FLASHOMP_INLINE void reduce(const Stats& x, const Get& get, const Op& op)
     {
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int m = 0; m < fragments; ++m) {
             reduce_fragment(m, x, get, op);
         }
@@ -450,21 +447,21 @@ private:
     {
         constexpr int pieces = columns / 8;
         constexpr int chains = pieces < 4 ? pieces : 4;
-#pragma GCC unroll 2
+        FLASHOMP_UNROLL(2)
         for (int half = 0; half < 2; ++half) {
             float chain[chains];
-#pragma GCC unroll 4
+            FLASHOMP_UNROLL(4)
             for (int i = 0; i < chains; ++i) {
                 const float first = get(m, i, 2 * half);
                 chain[i] = op(first, get(m, i, 2 * half + 1));
             }
-#pragma GCC unroll 64
+            FLASHOMP_UNROLL(64)
             for (int n = chains; n < pieces; ++n) {
                 const float first = get(m, n, 2 * half);
                 chain[n % chains] = op(chain[n % chains], op(first, get(m, n, 2 * half + 1)));
             }
             float all = x.v[2 * m + half];
-#pragma GCC unroll 4
+            FLASHOMP_UNROLL(4)
             for (int i = 0; i < chains; ++i) {
                 all = op(all, chain[i]);
             }
@@ -474,12 +471,12 @@ private:
 
     static FLASHOMP_INLINE void rotate(Scores& s)
     {
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 4
+            FLASHOMP_UNROLL(4)
             for (int e = 0; e < 4; ++e) {
                 const float first = s.s[m][0][e];
-#pragma GCC unroll 64
+                FLASHOMP_UNROLL(64)
                 for (int n = 0; n + 1 < columns / 8; ++n) {
                     s.s[m][n][e] = s.s[m][n + 1][e];
                 }
@@ -492,12 +489,12 @@ private:
     FLASHOMP_INLINE void store_pairs(const WarpAccumulator& c, const Rows& rows, const F& f, const Write& write)
     {
         const int t = static_cast<int>(lane_ % 4);
-#pragma GCC unroll 8
+        FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{row_index(slot), slot};
             if (r.index < rows.count) {
                 const float by = f(r);
-#pragma GCC unroll 64
+                FLASHOMP_UNROLL(64)
                 for (int n = 0; n < depth / 8; ++n) {
                     const int x = 8 * n + 2 * t;
                     if (x < rows.depth) {
