@@ -7,7 +7,7 @@ add_custom_target(flashomp_build_info
     COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D OUTPUT=${PROJECT_BINARY_DIR}/build_info.cpp
             -D TEMPLATE=${PROJECT_SOURCE_DIR}/cmake/build_info.cpp.in -D "VERSION=${PROJECT_VERSION}"
             -D "COMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" -D "FLAGS=${_flags}"
-            -D "OFFLOAD=${FLASHOMP_OFFLOAD_TARGET}" -D BACKENDS=openmp
+            -D "OFFLOAD=${FLASHOMP_OFFLOAD_TARGET}" -D "BACKENDS=${FLASHOMP_BACKENDS}"
             -P ${PROJECT_SOURCE_DIR}/cmake/write_build_info.cmake
     BYPRODUCTS ${PROJECT_BINARY_DIR}/build_info.cpp
     COMMENT "Recording commit and flags" VERBATIM)

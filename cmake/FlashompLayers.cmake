@@ -56,7 +56,9 @@ function(flashomp_library)
                                                $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_compile_features(flashomp PUBLIC cxx_std_20)
-    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS} ${FLASHOMP_OMPTARGET})
+    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS} ${FLASHOMP_OMPTARGET}
+                                           $<$<STREQUAL:${FLASHOMP_BACKEND},cuda>:CUDA::cudart_static>)
+    set_target_properties(flashomp PROPERTIES LINKER_LANGUAGE CXX)
     # -fopenmp brings the tables of GPU functions (crtoffloadbegin.o). Debian builds their reader without -fPIC, so its
     # two addresses are relocated at load time; -z notext says that this is known.
     target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}

@@ -1,21 +1,25 @@
 #pragma once
 
+#include "flashomp/options.hpp"
+
 #include <string>
 #include <vector>
 
 namespace flashomp {
 
-/// A GPU that OpenMP offloading can reach from this build.
+/// A GPU that a backend of this build can use.
 struct DeviceInfo {
-    int index = 0;           ///< OpenMP device number, as in `--device 0`
+    int index = 0;           ///< number in the backend, as in `--device 0`
     std::string name;        ///< for example "NVIDIA H200"
     std::string capability;  ///< compute capability, for example "9.0"; empty when unknown
     int multiprocessors = 0; ///< 0 when unknown
     std::string driver;      ///< driver API version, for example "13.0"; empty when unknown
 };
 
-/// The GPUs found, in device order; empty on a machine without one or in a build without offloading.
-[[nodiscard]] std::vector<DeviceInfo> devices();
+/// The GPUs that the backend finds, in device order; empty on a machine without one or in a build without code for it.
+/// `automatic` stands for the backend that would run a call that leaves the choice: cuda where it is built and finds a
+/// GPU, else openmp.
+[[nodiscard]] std::vector<DeviceInfo> devices(Backend backend = Backend::automatic);
 
 /// The instruction set the host tile machine uses on this CPU: "baseline", "avx2" or "avx512". The environment
 /// variable FLASHOMP_HOST_ISA forces a lower one.

@@ -28,13 +28,14 @@ struct Dropout {
     std::uint64_t offset = 0;
 };
 
-/// Which implementation runs. `automatic` is the fastest one in this build: openmp.
+/// Which implementation runs. `automatic` is cuda where it is built (FLASHOMP_BACKEND=cuda), finds a GPU and neither
+/// device nor machine is host; else openmp.
 enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
 
-/// Which tile machine the OpenMP backend uses. `automatic` picks `host` on the CPU and on a GPU, for each pass,
+/// Which tile machine a backend uses. `automatic` picks `host` on the CPU and on a GPU, for each pass,
 /// `hopper` (tensor cores, products of four warps; compute capability 9.0) or `tensor` (tensor cores, products of a
-/// warp) where they have a kernel, both for bfloat16 and float16, else `plain`. `plain` on the CPU runs the GPU's
-/// directives through the host fallback: slow, for tests.
+/// warp) where they have a kernel, both for bfloat16 and float16, else `plain`. `plain` on the CPU (openmp only) runs
+/// the GPU's directives through the host fallback: slow, for tests.
 enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 
 /// Overrides what plan() decides, for tuning and tests; 0 leaves the choice. Resident rows are those of the block that
@@ -42,16 +43,16 @@ enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 struct Tiling {
     int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host)
     int stream_rows = 0;        ///< multiple of 4
-    int teams = 0;              ///< GPU only
+    int teams = 0;              ///< openmp on a GPU only: cuda launches one block for each block of rows
     int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU)
-    bool global_memory = false; ///< plain machine: tiles in ordinary device memory instead of shared memory
+    bool global_memory = false; ///< openmp, plain machine: tiles in ordinary device memory instead of shared memory
 };
 
-/// Where to run: the first GPU if there is one (automatic), the CPU (host), or OpenMP device 0, 1, ... (gpu).
+/// Where to run: the first GPU if there is one (automatic), the CPU (host), or the backend's device 0, 1, ... (gpu).
 struct Device {
     enum class Kind : std::uint8_t { automatic, host, gpu };
     Kind kind = Kind::automatic;
-    int index = 0; ///< OpenMP device number, used when kind is gpu
+    int index = 0; ///< the backend's number of the device, used when kind is gpu
 };
 
 /// Options of one forward or backward call; backward must be given the options of its forward.
@@ -75,6 +76,10 @@ struct Options {
     Machine machine = Machine::automatic;
     Device device = {};
     int threads = 0; ///< host threads of this call; 0 takes OMP_NUM_THREADS
+    /// cuda only: a cudaStream_t (null is CUDA's default stream). The call then returns as soon as its kernels are
+    /// queued, and its outputs are there when the stream is done with them. All tensors must be in device memory, but
+    /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. Wait for a stream before you destroy it.
+    std::optional<void*> stream = {};
     Tiling tiling = {};
 };
 

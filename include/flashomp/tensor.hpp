@@ -38,8 +38,9 @@ enum class DType : std::uint8_t { float16, bfloat16, float32, float64, int32, in
 /// The name used in messages and on the command line, for example "bfloat16".
 [[nodiscard]] std::string_view name_of(DType dtype);
 
-/// Whether `data` may be dereferenced by the CPU (host) or was obtained from omp_target_alloc on the device of
-/// the call (device).
+/// Whether `data` may be dereferenced by the CPU (host) or is memory of the call's device (device): from
+/// omp_target_alloc for the openmp backend, from cudaMalloc or its like for cuda. They are not shared: OpenMP's run
+/// time has a CUDA context of its own.
 enum class Memory : std::uint8_t { host, device };
 
 /// A strided view of at most four axes. Strides count elements, not bytes; the last axis must have stride 1

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <omp.h>
 #include <random>
 #include <utility>
 
@@ -14,14 +13,14 @@ namespace flashomp::bench {
 
 using io::HostTensor;
 
-PlacedTensor::PlacedTensor(HostTensor tensor, int device) : host_(std::move(tensor)), device_(device)
+PlacedTensor::PlacedTensor(HostTensor tensor, const Space& space) : host_(std::move(tensor)), space_(space)
 {
-    if (device_ < 0 || host_.bytes() == 0) {
+    if (space_.is_host() || host_.bytes() == 0) {
         return;
     }
-    copy_ = omp_target_alloc(static_cast<std::size_t>(host_.bytes()), device_);
+    copy_ = allocate(host_.bytes(), space_);
     if (copy_ == nullptr) {
-        throw Error(fmt::format("out of memory: device {} has no {} bytes for a tensor.", device_, host_.bytes()));
+        throw Error(fmt::format("out of memory: {} has no {} bytes for a tensor.", space_.name(), host_.bytes()));
     }
     upload();
 }
@@ -29,23 +28,23 @@ PlacedTensor::PlacedTensor(HostTensor tensor, int device) : host_(std::move(tens
 PlacedTensor::~PlacedTensor()
 {
     if (copy_ != nullptr) {
-        omp_target_free(copy_, device_);
+        release(copy_, space_);
     }
 }
 
 void PlacedTensor::upload() const
 {
     if (copy_ != nullptr) {
-        omp_target_memcpy(copy_, host_.data(), static_cast<std::size_t>(host_.bytes()), 0, 0, device_,
-                          omp_get_initial_device());
+        copy_in(copy_, space_, host_.data(), host_.bytes());
+        wait_for(space_);
     }
 }
 
 void PlacedTensor::download()
 {
     if (copy_ != nullptr) {
-        omp_target_memcpy(host_.data(), copy_, static_cast<std::size_t>(host_.bytes()), 0, 0, omp_get_initial_device(),
-                          device_);
+        copy_out(host_.data(), copy_, space_, host_.bytes());
+        wait_for(space_);
     }
 }
 
@@ -96,11 +95,11 @@ HostTensor offsets(const std::vector<std::int32_t>& starts)
 
 } // namespace
 
-BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, int device)
-    : shape_(shape), dtype_(dtype), options_(options), device_(device)
+BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space)
+    : shape_(shape), dtype_(dtype), options_(options), space_(space)
 {
     const auto random = [&](std::uint64_t seed, const io::Shape& extents) {
-        return std::make_unique<PlacedTensor>(random_tensor(seed, dtype, extents), device);
+        return std::make_unique<PlacedTensor>(random_tensor(seed, dtype, extents), space);
     };
     q_ = random(1, rows_shape(false, shape.heads_q, shape.head_dim));
     k_ = random(2, rows_shape(true, shape.heads_kv, shape.head_dim));
@@ -109,8 +108,8 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     options_.causal = shape.causal;
     if (shape.packed) {
         const Problem problem = cost::problem_of(shape, dtype, false, {});
-        starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), -1);
-        starts_k_ = std::make_unique<PlacedTensor>(offsets(problem.starts_k), -1);
+        starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), Space{});
+        starts_k_ = std::make_unique<PlacedTensor>(offsets(problem.starts_k), Space{});
         options_.cu_seqlens_q = starts_q_->view();
         options_.cu_seqlens_k = starts_k_->view();
     }
@@ -145,7 +144,7 @@ void BenchCase::drop_outputs(bool backward)
 void BenchCase::make_outputs(bool backward)
 {
     const auto make = [&](Tensor& tensor, DType dtype, io::Shape shape) {
-        tensor = std::make_unique<PlacedTensor>(HostTensor(dtype, std::move(shape), io::Fill::poison), device_);
+        tensor = std::make_unique<PlacedTensor>(HostTensor(dtype, std::move(shape), io::Fill::poison), space_);
     };
     if (backward) {
         make(dq_, dtype_, q_->host().shape());

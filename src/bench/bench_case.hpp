@@ -5,6 +5,7 @@
 
 #include "host_tensor.hpp"
 #include "shape.hpp"
+#include "space.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,8 @@ namespace flashomp::bench {
 /// A host tensor and, on a device, its copy there.
 class PlacedTensor {
 public:
-    /// Copies `tensor` to the device where `device` is not -1. Throws Error when the device has no memory for it.
-    PlacedTensor(io::HostTensor tensor, int device);
+    /// Copies `tensor` to a device's memory. Throws Error when the device has no memory for it.
+    PlacedTensor(io::HostTensor tensor, const Space& space);
     ~PlacedTensor();
     PlacedTensor(const PlacedTensor&) = delete;
     PlacedTensor& operator=(const PlacedTensor&) = delete;
@@ -34,15 +35,15 @@ public:
 private:
     io::HostTensor host_;
     void* copy_ = nullptr;
-    int device_;
+    Space space_;
 };
 
 /// Random inputs, the same for the same shape and dtype, and the outputs of both directions.
 class BenchCase {
 public:
-    /// `device`: OpenMP number of the device whose memory holds the tensors, so that no copies are timed; -1 the host.
+    /// `space`: the memory that holds the tensors, of the device that runs the calls, so that no copies are timed.
     /// Throws Error when there is not enough memory.
-    BenchCase(const cost::Shape& shape, DType dtype, const Options& options, int device);
+    BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space);
     ~BenchCase();
     BenchCase(const BenchCase&) = delete;
     BenchCase& operator=(const BenchCase&) = delete;
@@ -72,7 +73,7 @@ private:
     cost::Shape shape_;
     DType dtype_;
     Options options_;
-    int device_;
+    Space space_;
     Tensor q_, k_, v_, o_, lse_, dout_, dq_, dk_, dv_, starts_q_, starts_k_;
 };
 

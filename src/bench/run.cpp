@@ -32,13 +32,13 @@ double seconds_of(const std::function<void()>& call)
 
 /// Peak memory of `call` with the outputs it fills, which are made inside.
 template <class Call>
-std::optional<std::int64_t> peak_of(BenchCase& bench, bool backward, int device, const Call& call)
+std::optional<std::int64_t> peak_of(BenchCase& bench, bool backward, const Space& space, const Call& call)
 {
     bench.drop_outputs(backward);
     release_workspaces(); // what earlier calls left behind would hide what this one takes
-    if (device >= 0) {
+    if (!space.is_host()) {
         bench.make_outputs(backward);
-        const WorkspaceWatch watch(device);
+        const WorkspaceWatch watch(space);
         call();
         return bench.output_bytes(backward) + watch.peak_bytes();
     }
@@ -55,7 +55,7 @@ Runner::Runner(RunSettings settings) : settings_(std::move(settings))
     make_allocations_visible();
     if (settings_.options.backend != Backend::reference) {
         const Place place = choose_place(settings_.options);
-        device_ = place.hardware.is_device ? place.hardware.device : -1;
+        space_ = space_of(place.hardware, settings_.options);
     }
 }
 
@@ -78,7 +78,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
     std::optional<BenchCase> bench;
     std::string failure;
     try {
-        bench.emplace(shape, settings_.dtype, settings_.options, device_);
+        bench.emplace(shape, settings_.dtype, settings_.options, space_);
     } catch (const std::bad_alloc&) {
         failure = "out of memory: the tensors do not fit.";
     } catch (const Error& error) {
@@ -94,7 +94,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
             continue;
         }
         run_flashomp(*bench, direction, row, on_row);
-        if (settings_.beside_standard && device_ < 0 && !shape.packed) {
+        if (settings_.beside_standard && space_.is_host() && !shape.packed) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
             run_standard(*bench, direction, row, on_row);
@@ -129,7 +129,7 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
         if (backward) {
             bench.forward();
         }
-        row.peak_bytes = peak_of(bench, backward, device_, call);
+        row.peak_bytes = peak_of(bench, backward, space_, call);
         row.backend = report.backend;
         row.machine = report.machine;
         row.ran_on = report.ran_on;
@@ -164,7 +164,7 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
             standard.forward(true);
         }
         const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
-        row.peak_bytes = peak_of(bench, backward, -1, call);
+        row.peak_bytes = peak_of(bench, backward, Space{}, call);
         if (time_if_right(bench, backward, call, row)) {
             standard_speed_[direction] = row.flops_per_second();
         }
@@ -178,7 +178,7 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
 
 void Runner::only_call(const cost::Shape& shape, int calls)
 {
-    BenchCase bench(shape, settings_.dtype, settings_.options, device_);
+    BenchCase bench(shape, settings_.dtype, settings_.options, space_);
     const bool backward = settings_.directions.front() == "backward";
     bench.make_outputs(false);
     if (backward) {

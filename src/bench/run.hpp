@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rows.hpp"
+#include "space.hpp"
 
 #include <functional>
 #include <map>
@@ -33,7 +34,7 @@ public:
     /// nor timed: for those who count events from outside.
     void only_call(const cost::Shape& shape, int calls);
 
-    [[nodiscard]] bool on_device() const { return device_ >= 0; }
+    [[nodiscard]] bool on_device() const { return !space_.is_host(); }
 
 private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;
@@ -43,7 +44,7 @@ private:
     void run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
 
     RunSettings settings_;
-    int device_ = -1;
+    Space space_;
     std::map<std::string, double> standard_speed_; ///< FLOP/s by direction, of the last shape
 };
 

@@ -152,7 +152,9 @@ void add_run_options(CLI::App& command, RunFlags& flags)
                                                  {"reference", Backend::reference},
                                                  {"cuda", Backend::cuda}});
         },
-        "auto (default), openmp, reference (float64, slow, stores N x N) or cuda");
+        "auto (default: cuda where it is built and finds a GPU, else openmp), openmp, cuda, or reference (float64, "
+        "slow, "
+        "stores N x N)");
     add_parsed(
         command, "--device", "WHERE", group, [&flags](const std::string& text) { flags.device = parse_device(text); },
         "auto (default: the first GPU if there is one), host, or a GPU's number 0, 1, ...");
@@ -230,6 +232,21 @@ const char* name_of(Causal causal)
         return "bottom-right";
     }
     return "none";
+}
+
+const char* name_of(Backend backend)
+{
+    switch (backend) {
+    case Backend::automatic:
+        return "auto";
+    case Backend::openmp:
+        return "openmp";
+    case Backend::reference:
+        return "reference";
+    case Backend::cuda:
+        return "cuda";
+    }
+    return "";
 }
 
 const char* name_of(Machine machine)

@@ -68,6 +68,9 @@ void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backwa
 /// "bottom-right" and so on.
 [[nodiscard]] const char* name_of(Causal causal);
 
+/// "openmp" and so on, as --backend takes them.
+[[nodiscard]] const char* name_of(Backend backend);
+
 /// "hopper" and so on, as --machine takes them.
 [[nodiscard]] const char* name_of(Machine machine);
 

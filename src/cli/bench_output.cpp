@@ -69,6 +69,8 @@ std::vector<std::string> traffic_command(const BenchFlags& flags, const Place& p
                                    std::string(flashomp::name_of(flags.run.dtype.value_or(DType::float32))),
                                    "--device",
                                    place.hardware.is_device ? std::to_string(place.hardware.device) : "host",
+                                   "--backend",
+                                   name_of(flags.run.backend),
                                    "--machine",
                                    name_of(flags.run.machine)};
     const Tiling& tiling = flags.tiling;
@@ -129,7 +131,7 @@ Json bench_context(const bench::RunSettings& settings)
     context["flashomp_host_isa"] = host_isa();
     context["flashomp_threads"] =
         std::to_string(settings.options.threads > 0 ? settings.options.threads : omp_get_max_threads());
-    for (const DeviceInfo& device : devices()) {
+    for (const DeviceInfo& device : devices(settings.options.backend)) {
         context[fmt::format("flashomp_device_{}", device.index)] =
             fmt::format("{}, compute capability {}, driver {}", device.name, device.capability, device.driver);
     }

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -24,12 +25,30 @@ std::string or_unknown(const std::string& text)
     return text.empty() ? "unknown" : text;
 }
 
+struct BackendDevices {
+    const char* backend;
+    std::vector<DeviceInfo> devices;
+};
+
+/// The GPUs of every backend of the build that has some.
+std::vector<BackendDevices> all_devices()
+{
+    std::vector<BackendDevices> all;
+    for (const auto& [name, backend] : {std::pair{"cuda", Backend::cuda}, std::pair{"openmp", Backend::openmp}}) {
+        if (std::vector<DeviceInfo> found = devices(backend); !found.empty()) {
+            all.push_back({name, std::move(found)});
+        }
+    }
+    return all;
+}
+
 /// Why a call that leaves the choice open would run where it would.
-std::string default_place(const std::vector<DeviceInfo>& found)
+std::string default_place(const std::vector<BackendDevices>& found)
 {
     if (!found.empty()) {
-        return fmt::format("runs on {} (device {}) unless told otherwise: it is the first GPU", found.front().name,
-                           found.front().index);
+        const DeviceInfo& first = found.front().devices.front();
+        return fmt::format("runs on {} (device {}) unless told otherwise: it is the first GPU, backend {}", first.name,
+                           first.index, found.front().backend);
     }
     if (device_is_demanded()) {
         return fmt::format("runs nowhere unless told to: OMP_TARGET_OFFLOAD demands a GPU (MANDATORY), but {}",
@@ -38,25 +57,28 @@ std::string default_place(const std::vector<DeviceInfo>& found)
     return fmt::format("runs on the host: {}", why_no_device());
 }
 
-void print_as_json(const std::vector<DeviceInfo>& found)
+void print_as_json(const std::vector<BackendDevices>& found)
 {
     Json json;
     json["command"] = "info";
     json["build"] = build_json();
     json["host"] = {{"isa", host_isa()}, {"threads", omp_get_max_threads()}};
     json["devices"] = Json::array();
-    for (const DeviceInfo& device : found) {
-        json["devices"].push_back({{"index", device.index},
-                                   {"name", device.name},
-                                   {"capability", device.capability},
-                                   {"multiprocessors", device.multiprocessors},
-                                   {"driver", device.driver}});
+    for (const auto& [backend, list] : found) {
+        for (const DeviceInfo& device : list) {
+            json["devices"].push_back({{"backend", backend},
+                                       {"index", device.index},
+                                       {"name", device.name},
+                                       {"capability", device.capability},
+                                       {"multiprocessors", device.multiprocessors},
+                                       {"driver", device.driver}});
+        }
     }
     json["note"] = default_place(found);
     print_json(json);
 }
 
-void print_as_text(const std::vector<DeviceInfo>& found)
+void print_as_text(const std::vector<BackendDevices>& found)
 {
     const BuildInfo& build = build_info();
     const int threads = omp_get_max_threads();
@@ -71,10 +93,12 @@ void print_as_text(const std::vector<DeviceInfo>& found)
     if (found.empty()) {
         table.add({"devices", "none"});
     }
-    for (const DeviceInfo& device : found) {
-        table.add({fmt::format("device {}", device.index),
-                   fmt::format("{}, compute capability {}, {} multiprocessors, driver {}", device.name,
-                               or_unknown(device.capability), device.multiprocessors, or_unknown(device.driver))});
+    for (const auto& [backend, list] : found) {
+        for (const DeviceInfo& device : list) {
+            table.add({fmt::format("{} device {}", backend, device.index),
+                       fmt::format("{}, compute capability {}, {} multiprocessors, driver {}", device.name,
+                                   or_unknown(device.capability), device.multiprocessors, or_unknown(device.driver))});
+        }
     }
     fmt::print("{}{}\n", table.text(), default_place(found));
 }
@@ -89,7 +113,7 @@ void add_info_command(CLI::App& app, Command& chosen)
     command->add_flag("--json", *json, "print one JSON object to stdout");
     command->callback([json, &chosen] {
         chosen = [json] {
-            const std::vector<DeviceInfo> found = devices();
+            const std::vector<BackendDevices> found = all_devices();
             if (*json) {
                 print_as_json(found);
             } else {

@@ -75,7 +75,7 @@ std::string capability_of(const Place& place, const cost::KnownDevice* known)
     if (known != nullptr) {
         return std::string(known->capability);
     }
-    for (const DeviceInfo& device : devices()) {
+    for (const DeviceInfo& device : devices(place.hardware.backend)) {
         if (device.index == place.hardware.device) {
             return device.capability;
         }

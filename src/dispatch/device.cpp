@@ -1,9 +1,11 @@
 // What is known about devices and the host. OpenMP 5 tells how many devices there are, not what they are; the
-// CUDA driver, opened only if it is there, adds the names.
+// CUDA driver, opened only if it is there, adds the names. The CUDA backend asks its own run time.
 #include "flashomp/device.hpp"
 
 #include "device_count.hpp"
 #include "host.hpp"
+
+#include "cuda/device.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -69,19 +71,44 @@ void describe(DeviceInfo& info)
 
 } // namespace
 
-std::vector<DeviceInfo> devices()
+namespace {
+
+std::vector<DeviceInfo> openmp_devices()
 {
-    static const std::vector<DeviceInfo> found = [] {
-        std::vector<DeviceInfo> list;
-        for (int index = 0; index < offload::device_count(); ++index) {
-            DeviceInfo info;
-            info.index = index;
-            info.name = fmt::format("OpenMP device {}", index);
-            describe(info);
-            list.push_back(info);
-        }
-        return list;
-    }();
+    std::vector<DeviceInfo> list;
+    for (int index = 0; index < offload::device_count(); ++index) {
+        DeviceInfo info;
+        info.index = index;
+        info.name = fmt::format("OpenMP device {}", index);
+        describe(info);
+        list.push_back(info);
+    }
+    return list;
+}
+
+std::vector<DeviceInfo> cuda_devices()
+{
+    std::vector<DeviceInfo> list;
+    for (int index = 0; index < cuda::device_count(); ++index) {
+        const cuda::DeviceFacts facts = cuda::device_facts(index);
+        list.push_back(
+            {index, facts.name, fmt::format("{}.{}", facts.major, facts.minor), facts.multiprocessors, facts.driver});
+    }
+    return list;
+}
+
+} // namespace
+
+std::vector<DeviceInfo> devices(Backend backend)
+{
+    if (backend == Backend::cuda || (backend == Backend::automatic && cuda::device_count() > 0)) {
+        static const std::vector<DeviceInfo> found = cuda_devices();
+        return found;
+    }
+    if (backend == Backend::reference) {
+        return {};
+    }
+    static const std::vector<DeviceInfo> found = openmp_devices();
     return found;
 }
 

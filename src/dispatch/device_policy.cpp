@@ -1,5 +1,7 @@
 #include "device_policy.hpp"
 
+#include "cuda/launch.hpp"
+
 #include "flashomp/version.hpp"
 
 #include <cstdlib>
@@ -17,7 +19,8 @@ bool device_is_demanded()
 
 const char* why_no_device()
 {
-    return std::string_view(build_info().offload) == "none" ? "this build has no GPU code" : "no GPU was found";
+    return std::string_view(build_info().offload) == "none" && !cuda::is_built() ? "this build has no GPU code"
+                                                                                 : "no GPU was found";
 }
 
 } // namespace flashomp

@@ -1,5 +1,6 @@
 #include "dispatch.hpp"
 
+#include "cuda_passes.hpp"
 #include "hopper_setup.hpp"
 #include "kernel_params.hpp"
 #include "place.hpp"
@@ -28,6 +29,10 @@ Report run_reference(const Problem& problem)
         throw Error(fmt::format("device was {}, but the reference backend runs on the host; allowed are: auto, host.",
                                 problem.choice.device.index));
     }
+    if (problem.choice.stream) {
+        throw Error("stream was given, but the reference backend runs on the host; allowed is a stream with backend "
+                    "cuda.");
+    }
     const auto start = Clock::now();
     problem.is_backward ? reference::backward_into(problem) : reference::forward_into(problem);
     Report report;
@@ -41,8 +46,14 @@ Report run_reference(const Problem& problem)
     return report;
 }
 
-void check_memory(const ConstTensorView& view, const char* name, const Place& place)
+/// `is_read_on_host`: cu_seqlens, which plan() reads.
+void check_memory(const ConstTensorView& view, const char* name, const Place& place, bool is_asynchronous,
+                  bool is_read_on_host = false)
 {
+    if (view && is_asynchronous && view.memory == Memory::host && !is_read_on_host) {
+        throw Error(
+            fmt::format("{} is in host memory, but a stream was given; allowed with one is device memory.", name));
+    }
     if (view.memory == Memory::device && !place.hardware.is_device) {
         throw Error(fmt::format("{} is in device memory, but the call runs on {}; allowed there is host memory.", name,
                                 place.name));
@@ -65,45 +76,56 @@ offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const
     return isa.run(params, pass.launch);
 }
 
-Report run_openmp(const Problem& problem)
+/// All passes of a plan on the OpenMP backend. Whether they ran where they were sent.
+bool run_openmp_passes(Plan& decided, const Problem& problem, const offload::Params& params, const Hardware& hardware,
+                       Staging& staging)
 {
-    const Place place = choose_place(problem.choice);
-    for (const auto& [name, view] : problem.inputs()) {
-        check_memory(view, name, place);
-    }
-    for (const auto& [name, view] : problem.outputs()) {
-        check_memory(view, name, place);
-    }
-    Plan decided = plan(problem, place.hardware);
-    const auto start = Clock::now();
-
-    const int device = place.hardware.device;
-    Staging staging(device);
-    const Workspace rows(decided.row_bytes, device);
-    const Workspace partial(decided.partial_bytes, device);
-    const Workspace crews(decided.crew_memory_bytes, device);
-    const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
-
-    const HopperSetup hopper(decided, problem, params, device);
-
-    bool on_device = place.hardware.is_device;
+    const Space space = space_of(hardware, problem.choice);
+    const Workspace crews(decided.crew_memory_bytes, space);
+    const HopperSetup hopper(decided, problem, params, space);
+    bool on_device = hardware.is_device;
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
         PassPlan& pass = decided.passes[i];
         pass.launch.crew_memory = crews.floats();
         pass.launch.units = staging.array(pass.units);
         pass.launch.counter = hopper.counter(i);
         const offload::Ran ran =
-            run_pass(pass, hopper.with_maps(params, i), *place.hardware.isa); // not behind &&, which might not call it
+            run_pass(pass, hopper.with_maps(params, i), *hardware.isa); // not behind &&, which might not call it
         on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {
-        const offload::Ran ran = offload::run_merge(split_merge(params, problem), device, place.hardware.threads);
+        const offload::Ran ran = offload::run_merge(split_merge(params, problem), hardware.device, hardware.threads);
         on_device = on_device && ran.on_device;
     }
+    return on_device;
+}
+
+Report run_kernels(const Problem& problem)
+{
+    const Place place = choose_place(problem.choice);
+    const Hardware& hardware = place.hardware;
+    const Space space = space_of(hardware, problem.choice);
+    for (const auto& [name, view] : problem.inputs()) {
+        const bool is_starts = view.data == problem.cu_seqlens_q.data || view.data == problem.cu_seqlens_k.data;
+        check_memory(view, name, place, space.is_asynchronous, is_starts);
+    }
+    for (const auto& [name, view] : problem.outputs()) {
+        check_memory(view, name, place, space.is_asynchronous);
+    }
+    Plan decided = plan(problem, hardware);
+    const auto start = Clock::now();
+
+    Staging staging(space);
+    const Workspace rows(decided.row_bytes, space);
+    const Workspace partial(decided.partial_bytes, space);
+    const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
+    const bool is_cuda = hardware.backend == Backend::cuda;
+    const bool on_device = is_cuda ? run_cuda_passes(decided, problem, params, place, staging)
+                                   : run_openmp_passes(decided, problem, params, hardware, staging);
     staging.finish();
 
     Report report;
-    report.backend = "openmp";
+    report.backend = is_cuda ? "cuda" : "openmp";
     report.machine = decided.machine_name;
     report.on_device = on_device;
     report.ran_on = place.name;
@@ -112,7 +134,7 @@ Report run_openmp(const Problem& problem)
     report.extra_bytes = decided.lse_bytes + decided.row_bytes + decided.partial_bytes + decided.crew_memory_bytes;
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
-    if (place.hardware.is_device && !on_device) {
+    if (hardware.is_device && !on_device) {
         throw Error(
             fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
@@ -134,10 +156,10 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     for (const auto& [name, view] :
          {std::pair{"a.o", a.o}, std::pair{"a.lse", a.lse}, std::pair{"b.o", b.o}, std::pair{"b.lse", b.lse},
           std::pair{"o", ConstTensorView(o)}, std::pair{"lse", ConstTensorView(lse)}}) {
-        check_memory(view, name, place);
+        check_memory(view, name, place, options.stream.has_value());
     }
     const auto start = Clock::now();
-    Staging staging(place.hardware.device);
+    Staging staging(space_of(place.hardware, options));
     const bool packed = lse.rank == 2;
     offload::MergeParams params;
     params.parts = 2;
@@ -151,11 +173,13 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     params.o = kernel_tensor(o_there);
     params.lse = kernel_rows(staging.output(lse));
     params.element = kernel_element(o.dtype);
-    const offload::Ran ran = offload::run_merge(params, place.hardware.device, place.hardware.threads);
+    const bool is_cuda = place.hardware.backend == Backend::cuda;
+    const offload::Ran ran = is_cuda ? run_cuda_merge(params, place, options)
+                                     : offload::run_merge(params, place.hardware.device, place.hardware.threads);
     staging.finish();
 
     Report report;
-    report.backend = "openmp";
+    report.backend = is_cuda ? "cuda" : "openmp";
     report.machine = "plain";
     report.on_device = ran.on_device;
     report.ran_on = place.name;
@@ -167,16 +191,7 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
 
 Report run(const Problem& problem)
 {
-    switch (problem.choice.backend) {
-    case Backend::reference:
-        return run_reference(problem);
-    case Backend::cuda:
-        throw NotBuilt("backend was cuda, which is not in this build yet; allowed are: openmp, reference.");
-    case Backend::automatic:
-    case Backend::openmp:
-        break;
-    }
-    return run_openmp(problem);
+    return problem.choice.backend == Backend::reference ? run_reference(problem) : run_kernels(problem);
 }
 
 } // namespace flashomp

@@ -1,10 +1,7 @@
 #include "hopper_setup.hpp"
 
-#include "flashomp/error.hpp"
-
 #include <array>
 #include <dlfcn.h>
-#include <omp.h>
 
 namespace flashomp {
 
@@ -111,7 +108,7 @@ Extent extent_of(const ConstTensorView& view)
 
 } // namespace
 
-HopperSetup::HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, int device)
+HopperSetup::HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space)
 {
     std::vector<Map> maps; // and, each in the place of one, counters
     counters_.assign(plan.passes.size(), -1);
@@ -136,10 +133,8 @@ HopperSetup::HopperSetup(const Plan& plan, const Problem& problem, const offload
         return;
     }
     const std::size_t bytes = maps.size() * sizeof(Map);
-    memory_.emplace(static_cast<std::int64_t>(bytes), device);
-    if (omp_target_memcpy(memory_->data(), maps.data(), bytes, 0, 0, device, omp_get_initial_device()) != 0) {
-        throw Error("copying the tensors' maps to the device failed.");
-    }
+    memory_.emplace(static_cast<std::int64_t>(bytes), space);
+    copy_in(memory_->data(), space, maps.data(), static_cast<std::int64_t>(bytes));
 }
 
 unsigned* HopperSetup::counter(std::size_t pass) const

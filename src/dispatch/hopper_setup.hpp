@@ -19,7 +19,7 @@ namespace flashomp {
 class HopperSetup {
 public:
     /// For the passes of the plan that the Hopper machine runs.
-    HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, int device);
+    HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space);
 
     /// The parameters of one of the plan's passes: the call's, with this pass's maps.
     [[nodiscard]] offload::Params with_maps(offload::Params params, std::size_t pass) const;

@@ -3,6 +3,9 @@
 #include "device_policy.hpp"
 #include "host.hpp"
 
+#include "cuda/device.hpp"
+#include "cuda/launch.hpp"
+
 #include "flashomp/device.hpp"
 #include "flashomp/error.hpp"
 
@@ -33,6 +36,30 @@ bool may_use_hopper(const DeviceInfo& device)
     return device.capability == "9.0" && (isa == nullptr || std::string_view(isa) != "sm_80");
 }
 
+/// openmp or cuda. Throws where cuda was named and cannot run the call.
+Backend chosen_backend(const Options& options)
+{
+    const bool host_only = options.device.kind == Device::Kind::host || options.machine == Machine::host;
+    if (options.backend != Backend::cuda) {
+        const bool is_cuda = options.backend == Backend::automatic && !host_only && cuda::device_count() > 0;
+        return is_cuda ? Backend::cuda : Backend::openmp;
+    }
+    if (!cuda::is_built()) {
+        throw NotBuilt("backend was cuda, which is not in this build; allowed are: openmp, reference.");
+    }
+    if (options.device.kind == Device::Kind::host) {
+        throw Error("device was host, but the cuda backend runs on GPUs; allowed are: auto and the numbers of GPUs.");
+    }
+    if (options.machine == Machine::host) {
+        throw Error("machine was host, but the cuda backend runs on GPUs; allowed there are: automatic, plain, tensor, "
+                    "hopper.");
+    }
+    if (cuda::device_count() == 0) {
+        throw Error("backend was cuda, but no GPU was found; allowed are: openmp, reference.");
+    }
+    return Backend::cuda;
+}
+
 } // namespace
 
 std::string host_name(int threads)
@@ -46,12 +73,26 @@ std::string on_host_because(std::string_view reason)
                        device_is_demanded() ? ", although OMP_TARGET_OFFLOAD is MANDATORY" : "");
 }
 
+Space space_of(const Hardware& hardware, const Options& options)
+{
+    if (!hardware.is_device) {
+        return {};
+    }
+    const auto kind = hardware.backend == Backend::cuda ? Space::Kind::cuda : Space::Kind::openmp;
+    return {kind, hardware.device, options.stream.value_or(nullptr), options.stream.has_value()};
+}
+
 Place choose_place(const Options& options)
 {
     Place place;
+    place.hardware.backend = chosen_backend(options);
     place.hardware.isa = &choose_host_isa();
     place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
     const Device& wanted = options.device;
+    if (options.stream && place.hardware.backend != Backend::cuda) {
+        throw Error(
+            "stream was given, but the call runs on the openmp backend; allowed is a stream with backend cuda.");
+    }
     // The host machine was named, and it runs nowhere else: the choice of device is made with it.
     const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
@@ -59,7 +100,7 @@ Place choose_place(const Options& options)
         place.note = on_host_because("asked for");
         return place;
     }
-    const std::vector<DeviceInfo> found = devices();
+    const std::vector<DeviceInfo> found = devices(place.hardware.backend);
     if (wanted.kind == Device::Kind::gpu &&
         (wanted.index < 0 || static_cast<std::size_t>(wanted.index) >= found.size())) {
         refuse_device(wanted.index, found);
@@ -78,7 +119,8 @@ Place choose_place(const Options& options)
     place.hardware.is_device = true;
     place.hardware.device = device.index;
     place.hardware.multiprocessors = device.multiprocessors;
-    place.hardware.has_hopper = may_use_hopper(device) && offload::load_hopper_machine();
+    place.hardware.has_hopper =
+        may_use_hopper(device) && (place.hardware.backend == Backend::cuda || offload::load_hopper_machine());
     place.name = fmt::format("{} (device {})", device.name, device.index);
     place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
                                                   : "running on the GPU: it is the first one found";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "plan.hpp"
+#include "space.hpp"
 
 #include "flashomp/options.hpp"
 
@@ -20,6 +21,9 @@ struct Place {
 /// From what the caller asked for and what is there. Throws Error when a GPU was named, or demanded by
 /// OMP_TARGET_OFFLOAD=MANDATORY, and there is none.
 [[nodiscard]] Place choose_place(const Options& options);
+
+/// The memory of the place; with Options::stream, in the order of that stream.
+[[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 
 /// "host (2 threads)".
 [[nodiscard]] std::string host_name(int threads);

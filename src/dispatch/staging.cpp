@@ -1,10 +1,6 @@
 #include "staging.hpp"
 
-#include "flashomp/error.hpp"
-
 #include <cstring>
-#include <fmt/format.h>
-#include <omp.h>
 
 namespace flashomp {
 
@@ -62,55 +58,47 @@ void copy_strided(const TensorView& target, const ConstTensorView& source, int a
     }
 }
 
-void copy_bytes(void* target, int target_device, const void* source, int source_device, std::int64_t bytes)
-{
-    if (bytes > 0 &&
-        omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, target_device, source_device) != 0) {
-        throw Error(fmt::format("copying {} bytes between the host and the device failed.", bytes));
-    }
-}
-
 } // namespace
 
 TensorView Staging::reserve(const ConstTensorView& view)
 {
     const std::int64_t bytes = view.elements() * size_of(view.dtype);
-    copies_.emplace_back(bytes, device_);
+    copies_.emplace_back(bytes, space_);
     bytes_ += bytes;
     return packed(copies_.back().data(), view, Memory::device);
 }
 
 const void* Staging::bytes(const void* data, std::int64_t size)
 {
-    if (size == 0 || device_ < 0) {
+    if (size == 0 || space_.is_host()) {
         return size == 0 ? nullptr : data;
     }
-    copies_.emplace_back(size, device_);
+    copies_.emplace_back(size, space_);
     bytes_ += size;
-    copy_bytes(copies_.back().data(), device_, data, omp_get_initial_device(), size);
+    copy_in(copies_.back().data(), space_, data, size);
     return copies_.back().data();
 }
 
 ConstTensorView Staging::input(const ConstTensorView& view)
 {
-    if (device_ < 0 || view.memory == Memory::device || !view) {
+    if (space_.is_host() || view.memory == Memory::device || !view) {
         return view;
     }
     const TensorView copy = reserve(view);
     const std::int64_t bytes = view.elements() * size_of(view.dtype);
     if (is_packed(view)) {
-        copy_bytes(copy.data, device_, view.data, omp_get_initial_device(), bytes);
+        copy_in(copy.data, space_, view.data, bytes);
     } else if (bytes > 0) {
-        const Workspace gathered(bytes, -1);
+        const Workspace gathered(bytes, Space{});
         copy_strided(packed(gathered.data(), view, Memory::host), view);
-        copy_bytes(copy.data, device_, gathered.data(), omp_get_initial_device(), bytes);
+        copy_in(copy.data, space_, gathered.data(), bytes);
     }
     return copy;
 }
 
 TensorView Staging::output(const TensorView& view)
 {
-    if (device_ < 0 || view.memory == Memory::device || !view) {
+    if (space_.is_host() || view.memory == Memory::device || !view) {
         return view;
     }
     outputs_.push_back({view, reserve(view)});
@@ -122,12 +110,16 @@ void Staging::finish()
     for (const Output& output : outputs_) {
         const std::int64_t bytes = output.caller.elements() * size_of(output.caller.dtype);
         if (is_packed(output.caller)) {
-            copy_bytes(output.caller.data, omp_get_initial_device(), output.copy.data, device_, bytes);
+            copy_out(output.caller.data, output.copy.data, space_, bytes);
         } else if (bytes > 0) {
-            const Workspace gathered(bytes, -1);
-            copy_bytes(gathered.data(), omp_get_initial_device(), output.copy.data, device_, bytes);
+            const Workspace gathered(bytes, Space{});
+            copy_out(gathered.data(), output.copy.data, space_, bytes);
+            wait_for(space_);
             copy_strided(output.caller, packed(gathered.data(), output.caller, Memory::host));
         }
+    }
+    if (!space_.is_asynchronous) {
+        wait_for(space_);
     }
 }
 

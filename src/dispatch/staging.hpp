@@ -10,10 +10,10 @@
 namespace flashomp {
 
 /// The device copies of one call's host tensors. Tensors that are on the device already are used where they are,
-/// and on the host (device -1) everything is.
+/// and on the host everything is.
 class Staging {
 public:
-    explicit Staging(int device) : device_(device) {}
+    explicit Staging(const Space& space) : space_(space) {}
 
     /// The tensor where kernels on the device can read it.
     ConstTensorView input(const ConstTensorView& view);
@@ -25,7 +25,7 @@ public:
     {
         return static_cast<const T*>(bytes(values.data(), static_cast<std::int64_t>(values.size() * sizeof(T))));
     }
-    /// Copies every output to where the caller wants it.
+    /// Copies every output to where the caller wants it, and waits for a stream unless the call is asynchronous.
     void finish();
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
@@ -37,7 +37,7 @@ private:
     TensorView reserve(const ConstTensorView& view);
     const void* bytes(const void* data, std::int64_t size);
 
-    int device_;
+    Space space_;
     std::int64_t bytes_ = 0;
     std::deque<Workspace> copies_;
     std::vector<Output> outputs_;

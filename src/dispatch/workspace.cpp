@@ -6,39 +6,29 @@
 #include <fmt/format.h>
 #include <map>
 #include <mutex>
-#include <new>
 #include <omp.h>
+#include <utility>
 #include <vector>
 
 namespace flashomp {
 
 namespace {
 
-constexpr std::align_val_t alignment{64};
 constexpr std::int64_t granule = std::int64_t{1} << 16; // sizes are rounded up so that similar calls share blocks
 constexpr std::size_t most_cached = 32;                 // blocks kept; older ones go first
 
 struct Block {
     void* data;
     std::int64_t bytes;
-    int device;
+    Space space;
 };
 
-void* allocate(std::int64_t bytes, int device)
+/// Whether a call may use a block that another one returned.
+bool is_for(const Block& block, const Space& space)
 {
-    if (device < 0) {
-        return ::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow);
-    }
-    return omp_target_alloc(static_cast<std::size_t>(bytes), device);
-}
-
-void release(const Block& block)
-{
-    if (block.device < 0) {
-        ::operator delete(block.data, alignment);
-    } else {
-        omp_target_free(block.data, block.device);
-    }
+    const bool is_idle = !block.space.is_asynchronous;
+    return block.space.is_same_place(space) &&
+           (is_idle || (space.is_asynchronous && block.space.stream == space.stream));
 }
 
 class Cache {
@@ -49,11 +39,11 @@ public:
     Cache(const Cache&) = delete;
     Cache& operator=(const Cache&) = delete;
 
-    Block take(std::int64_t bytes, int device)
+    Block take(std::int64_t bytes, const Space& space)
     {
-        const Block block = find_or_make(bytes, device);
+        const Block block = find_or_make(bytes, space);
         const std::lock_guard lock(mutex_);
-        Use& use = use_[device];
+        Use& use = use_of(space);
         use.now += block.bytes;
         use.peak = std::max(use.peak, use.now);
         return block;
@@ -62,9 +52,9 @@ public:
     void give_back(const Block& block)
     {
         const std::lock_guard lock(mutex_);
-        use_[block.device].now -= block.bytes;
+        use_of(block.space).now -= block.bytes;
         if (free_.size() == most_cached) {
-            release(free_.front());
+            release(free_.front().data, free_.front().space);
             free_.erase(free_.begin());
         }
         free_.push_back(block);
@@ -74,65 +64,68 @@ public:
     {
         const std::lock_guard lock(mutex_);
         for (const Block& block : free_) {
-            release(block);
+            release(block.data, block.space);
         }
         free_.clear();
     }
 
-    /// What is leased on a device; the peak starts anew from it.
-    std::int64_t restart_peak(int device)
+    /// What is leased of a space; the peak starts anew from it.
+    std::int64_t restart_peak(const Space& space)
     {
         const std::lock_guard lock(mutex_);
-        Use& use = use_[device];
+        Use& use = use_of(space);
         use.peak = use.now;
         return use.now;
     }
 
-    std::int64_t peak(int device)
+    std::int64_t peak(const Space& space)
     {
         const std::lock_guard lock(mutex_);
-        return use_[device].peak;
+        return use_of(space).peak;
     }
 
 private:
-    /// Bytes leased on a device.
+    /// Bytes leased.
     struct Use {
         std::int64_t now = 0, peak = 0;
     };
 
-    Block find_or_make(std::int64_t bytes, int device)
+    Use& use_of(const Space& space) { return use_[{space.kind, space.device}]; }
+
+    Block find_or_make(std::int64_t bytes, const Space& space)
     {
         {
             const std::lock_guard lock(mutex_);
             auto best = free_.end();
             for (auto block = free_.begin(); block != free_.end(); ++block) {
                 // At most twice what is needed, so that one large call does not pin its memory for small ones.
-                if (block->device == device && block->bytes >= bytes && block->bytes <= 2 * bytes &&
+                if (is_for(*block, space) && block->bytes >= bytes && block->bytes <= 2 * bytes &&
                     (best == free_.end() || block->bytes < best->bytes)) {
                     best = block;
                 }
             }
             if (best != free_.end()) {
-                const Block found = *best;
+                Block found = *best;
+                found.space = space;
                 free_.erase(best);
                 return found;
             }
         }
-        Block made{allocate(bytes, device), bytes, device};
+        Block made{allocate(bytes, space), bytes, space};
         if (made.data == nullptr) {
             clear(); // what is cached may be what is missing
-            made.data = allocate(bytes, device);
+            made.data = allocate(bytes, space);
         }
         if (made.data == nullptr) {
-            throw Error(fmt::format("the call needs {} bytes of scratch memory, but {} has no more.", bytes,
-                                    device < 0 ? "the host" : fmt::format("device {}", device)));
+            throw Error(
+                fmt::format("the call needs {} bytes of scratch memory, but {} has no more.", bytes, space.name()));
         }
         return made;
     }
 
     std::mutex mutex_;
     std::vector<Block> free_;
-    std::map<int, Use> use_; ///< by device
+    std::map<std::pair<Space::Kind, int>, Use> use_; ///< by kind and device
 };
 
 Cache& cache()
@@ -143,22 +136,22 @@ Cache& cache()
 
 } // namespace
 
-Workspace::Workspace(std::int64_t bytes, int device)
+Workspace::Workspace(std::int64_t bytes, const Space& space)
 {
     const std::int64_t rounded = (bytes + granule - 1) / granule * granule;
     if (rounded == 0) {
         return;
     }
-    const Block block = cache().take(rounded, device);
+    const Block block = cache().take(rounded, space);
     data_ = block.data;
     bytes_ = block.bytes;
-    device_ = block.device;
+    space_ = block.space;
 }
 
 Workspace::~Workspace()
 {
     if (data_ != nullptr) {
-        cache().give_back({data_, bytes_, device_});
+        cache().give_back({data_, bytes_, space_});
     }
 }
 
@@ -167,11 +160,11 @@ void release_workspaces()
     cache().clear();
 }
 
-WorkspaceWatch::WorkspaceWatch(int device) : device_(device), start_(cache().restart_peak(device)) {}
+WorkspaceWatch::WorkspaceWatch(const Space& space) : space_(space), start_(cache().restart_peak(space)) {}
 
 std::int64_t WorkspaceWatch::peak_bytes() const
 {
-    return cache().peak(device_) - start_;
+    return cache().peak(space_) - start_;
 }
 
 } // namespace flashomp

@@ -1,21 +1,24 @@
 // Scratch memory on the host or a device, kept between calls and freed at exit.
 #pragma once
 
+#include "space.hpp"
+
 #include <cstddef>
 #include <cstdint>
 
 namespace flashomp {
 
-/// A block of scratch memory, leased from a cache that all threads share; returned when the lease ends.
+/// A block of scratch memory, leased from a cache that all threads share; returned when the lease ends. What a call
+/// returned that did not wait for its stream is for later calls on that stream alone.
 class Workspace {
 public:
-    /// At least `bytes` bytes, 64-byte aligned, contents undefined. `device` is an OpenMP device number, -1 the host.
-    /// Throws Error when the device or the host has no more memory.
-    Workspace(std::int64_t bytes, int device);
+    /// At least `bytes` bytes, 64-byte aligned, contents undefined. Throws Error when the device or the host has no
+    /// more memory.
+    Workspace(std::int64_t bytes, const Space& space);
     ~Workspace();
     Workspace(const Workspace&) = delete;
     Workspace& operator=(const Workspace&) = delete;
-    Workspace(Workspace&& other) noexcept : data_(other.data_), bytes_(other.bytes_), device_(other.device_)
+    Workspace(Workspace&& other) noexcept : data_(other.data_), bytes_(other.bytes_), space_(other.space_)
     {
         other.data_ = nullptr;
     }
@@ -27,22 +30,22 @@ public:
 private:
     void* data_ = nullptr;
     std::int64_t bytes_ = 0; ///< of the block, at least what was asked for
-    int device_ = -1;
+    Space space_;
 };
 
 /// Gives the cached blocks that nobody leases back to the system and the devices.
 void release_workspaces();
 
-/// Watches what is leased on one device (-1 the host), by all threads. One watch a device at a time.
+/// Watches what is leased of one device or the host, by all threads. One watch for each at a time.
 class WorkspaceWatch {
 public:
-    explicit WorkspaceWatch(int device);
+    explicit WorkspaceWatch(const Space& space);
 
     /// The most bytes leased at one time since construction, above what was leased then.
     [[nodiscard]] std::int64_t peak_bytes() const;
 
 private:
-    int device_;
+    Space space_;
     std::int64_t start_;
 };
 

@@ -1,5 +1,6 @@
 #include "plan.hpp"
 
+#include "cuda/tensor_shapes.hpp"
 #include "mask.hpp"
 #include "tensor_shapes.hpp"
 
@@ -70,17 +71,25 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
-/// Plain blocks: the fastest on an H200 whose pieces fit the team-local memory of a GPU, fastest first (measured at
-/// head_dim 64, docs/offload.md).
+/// Shared memory of a CUDA block: what compute capability 8.6 has, the least of those that run this build.
+constexpr std::int64_t cuda_block_floats = (std::int64_t{99} << 10) / 4;
+constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
+
+/// Plain blocks whose pieces fit the team-local memory of a GPU: the fastest on an H200, fastest first (OpenMP,
+/// measured at head_dim 64, docs/offload.md). A CUDA block has more memory, and 64 x 32 scores are work for all its
+/// threads.
 Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    static constexpr Blocks candidates[] = {{64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    static constexpr Blocks all[] = {{64, 32}, {64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    const bool is_cuda = hardware.backend == Backend::cuda;
+    const Blocks* const candidates = is_cuda ? std::begin(all) : std::begin(all) + 1;
+    const std::int64_t most_floats = is_cuda ? cuda_block_floats : offload::team_memory_floats();
     const Tiling& tiling = problem.choice.tiling;
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
     const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
-    const auto fits = [&](const Blocks& b) { return floats(b) <= offload::team_memory_floats(); };
-    Blocks automatic = *std::find_if(std::begin(candidates), std::end(candidates) - 1, fits);
+    const auto fits = [&](const Blocks& b) { return floats(b) <= most_floats; };
+    Blocks automatic = *std::find_if(candidates, std::end(all) - 1, fits);
     const std::int64_t resident = pass == Pass::backward_key ? problem.seqlen_k : problem.seqlen_q;
     if (resident < automatic.resident) { // few queries: no rows in vain, and longer steps along the keys
         automatic.resident = round_up(std::max<std::int64_t>(resident, 1), 4);
@@ -94,14 +103,20 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crew_floats = floats(blocks);
-    launch.needs_memory = !hardware.is_device || tiling.global_memory;
+    launch.needs_memory = !hardware.is_device || (tiling.global_memory && !is_cuda);
     if (!launch.needs_memory && !fits(blocks)) {
         throw Error(fmt::format("tiling was {} resident and {} stream rows, which need {} bytes of shared memory at "
                                 "this head_dim; at most {} are there.",
-                                blocks.resident, blocks.stream, 4 * launch.crew_floats,
-                                4 * offload::team_memory_floats()));
+                                blocks.resident, blocks.stream, 4 * launch.crew_floats, 4 * most_floats));
     }
-    if (hardware.is_device) {
+    if (is_cuda) {
+        if (tiling.team_threads > cuda_plain_warps) {
+            throw Error(fmt::format("tiling.team_threads was {}; allowed on the cuda backend are 1 to {}.",
+                                    tiling.team_threads, cuda_plain_warps));
+        }
+        launch.device = hardware.device;
+        launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : cuda_plain_warps;
+    } else if (hardware.is_device) {
         // Two warps a team were fastest.
         launch.device = hardware.device;
         launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
@@ -144,8 +159,11 @@ bool is_modified(const Problem& problem)
            problem.dropout.probability > 0.0;
 }
 
-offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem)
+offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
+    if (hardware.backend == Backend::cuda) {
+        return cuda::kernel_shape(pass, tensor_depth(problem), is_modified(problem));
+    }
     const auto shape = machine == Machine::hopper ? offload::hopper_shape : offload::tensor_shape;
     return shape(pass, tensor_depth(problem), is_modified(problem));
 }
@@ -154,7 +172,7 @@ offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem
 std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const Tiling& tiling = problem.choice.tiling;
-    if (!offload::has_tensor_machine() || !hardware.is_device) {
+    if (!hardware.is_device || (hardware.backend == Backend::openmp && !offload::has_tensor_machine())) {
         return "the call runs on a GPU";
     }
     if (machine == Machine::hopper && !hardware.has_hopper) {
@@ -166,7 +184,7 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
         return "tiling leaves the block sizes, team_threads and global_memory alone";
     }
-    if (shape_of(machine, pass, problem).fragments == 0) {
+    if (shape_of(machine, pass, problem, hardware).fragments == 0) {
         return "there is a kernel for the head dim and options";
     }
     return {};
@@ -192,13 +210,15 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
     Launch launch;
     launch.pass = pass;
     launch.depth = tensor_depth(problem);
-    const offload::TensorShape shape = shape_of(machine, pass, problem);
+    const offload::TensorShape shape = shape_of(machine, pass, problem, hardware);
     launch.resident_rows = shape.resident_rows();
     launch.stream_rows = shape.stream_rows;
     launch.needs_memory = false;
     launch.device = hardware.device;
     launch.crew_threads = shape.warps;
-    launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
+    if (hardware.backend == Backend::openmp) {
+        launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
+    }
     launch.heads_together = heads_together(pass, problem);
     return launch;
 }
@@ -206,7 +226,10 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
 /// The machine of one pass.
 Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    const Machine wanted = problem.choice.machine;
+    Machine wanted = problem.choice.machine;
+    if (wanted == Machine::hopper && hardware.backend == Backend::cuda) {
+        wanted = Machine::automatic; // what runs where dispatch finds no Hopper kernel for an option's pass
+    }
     if (wanted == Machine::host && hardware.is_device) {
         throw Error(
             "machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor, hopper.");
@@ -226,6 +249,9 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
         return obstacle.empty() ? wanted : Machine::plain;
     }
     for (const Machine machine : {Machine::hopper, Machine::tensor}) {
+        if (machine == Machine::hopper && hardware.backend == Backend::cuda) {
+            continue; // whether it has a kernel is known when there are parameters: dispatch asks
+        }
         if (obstacle_to(machine, pass, problem, hardware).empty()) {
             return machine;
         }
@@ -329,6 +355,14 @@ void add_name(std::string& names, Machine machine, const Hardware& hardware)
 
 } // namespace
 
+void name_machines(Plan& plan, const Hardware& hardware)
+{
+    plan.machine_name.clear();
+    for (const PassPlan& pass : plan.passes) {
+        add_name(plan.machine_name, pass.machine, hardware);
+    }
+}
+
 Plan plan(const Problem& problem, const Hardware& hardware)
 {
     Plan plan;
@@ -336,7 +370,6 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
-        add_name(plan.machine_name, planned.machine, hardware);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);
             planned.launch.unit_count = static_cast<int>(planned.units.size());
@@ -347,6 +380,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         }
         plan.passes.push_back(std::move(planned));
     }
+    name_machines(plan, hardware);
     plan.lse_bytes = 4 * statistic_rows(problem);
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
     if (!problem.is_backward) {

@@ -13,7 +13,8 @@ namespace flashomp {
 /// Where a plan is for.
 struct Hardware {
     bool is_device = false;
-    int device = -1;                       ///< OpenMP device number
+    Backend backend = Backend::openmp;     ///< openmp or cuda
+    int device = -1;                       ///< its number in the backend
     int multiprocessors = 0;               ///< of the device; 0 when unknown
     bool has_hopper = false;               ///< whether the Hopper machine is there for it
     int threads = 1;                       ///< host threads
@@ -38,5 +39,8 @@ struct Plan {
 
 /// Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);
+
+/// Sets the plan's machine_name from its passes.
+void name_machines(Plan& plan, const Hardware& hardware);
 
 } // namespace flashomp

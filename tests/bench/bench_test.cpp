@@ -46,7 +46,7 @@ std::vector<Row> rows_of(const RunSettings& settings, const char* shape)
 /// Forward and backward of the library, then the named tensor is spoilt in one place.
 Accuracy spoilt(const char* shape, const ConstTensorView BackwardArgs::*tensor, bool backward)
 {
-    BenchCase bench(cost::parse_shape(shape), DType::float32, on_host(), -1);
+    BenchCase bench(cost::parse_shape(shape), DType::float32, on_host(), Space{});
     bench.make_outputs(false);
     bench.forward();
     bench.make_outputs(true);
@@ -99,7 +99,7 @@ TEST(BenchCheck, OneWrongElementIsSeen)
 TEST(BenchCheck, AWrongGradientIsSeen)
 {
     for (int tensor = 0; tensor < 3; ++tensor) {
-        BenchCase bench(cost::parse_shape("b2_h4kv2_n70_d16"), DType::float32, on_host(), -1);
+        BenchCase bench(cost::parse_shape("b2_h4kv2_n70_d16"), DType::float32, on_host(), Space{});
         bench.make_outputs(false);
         bench.forward();
         bench.make_outputs(true);
@@ -116,14 +116,14 @@ TEST(BenchCheck, AWrongGradientIsSeen)
 
 TEST(BenchCheck, ResultsThatNobodyWroteAreSeen)
 {
-    BenchCase bench(cost::parse_shape("b1_h2_n64_d16"), DType::bfloat16, on_host(), -1);
+    BenchCase bench(cost::parse_shape("b1_h2_n64_d16"), DType::bfloat16, on_host(), Space{});
     bench.make_outputs(false); // NaN
     EXPECT_FALSE(check(bench, false).is_good());
 }
 
 TEST(BenchCheck, LargeShapesAreSampledAndSaySo)
 {
-    BenchCase bench(cost::parse_shape("b1_h1_n4096_d16_topleft"), DType::float32, on_host(), -1);
+    BenchCase bench(cost::parse_shape("b1_h1_n4096_d16_topleft"), DType::float32, on_host(), Space{});
     bench.make_outputs(false);
     bench.forward();
     const Accuracy accuracy = check(bench, false);
@@ -171,7 +171,7 @@ TEST(BenchMemory, StandardAttentionTakesItsMatricesFlashompDoesNot)
 TEST(BenchMemory, StandardAttentionSaysWhenThereIsTooLittle)
 {
     // S of 2^20 x 2^20 float32 is 4 TiB.
-    BenchCase bench(cost::parse_shape("b1_h1_n1048576_d1"), DType::float32, on_host(), -1);
+    BenchCase bench(cost::parse_shape("b1_h1_n1048576_d1"), DType::float32, on_host(), Space{});
     bench.make_outputs(false);
     StandardAttention standard(bench, 1);
     EXPECT_THROW(standard.forward(false), OutOfMemory);
@@ -180,14 +180,14 @@ TEST(BenchMemory, StandardAttentionSaysWhenThereIsTooLittle)
 TEST(BenchMemory, WatchSeesThePeakOfLeases)
 {
     release_workspaces();
-    const Workspace outer(mebibyte, -1);
-    const WorkspaceWatch watch(-1);
+    const Workspace outer(mebibyte, Space{});
+    const WorkspaceWatch watch(Space{});
     EXPECT_EQ(watch.peak_bytes(), 0);
     {
-        const Workspace a(2 * mebibyte, -1);
-        const Workspace b(mebibyte, -1);
+        const Workspace a(2 * mebibyte, Space{});
+        const Workspace b(mebibyte, Space{});
     }
-    const Workspace c(mebibyte, -1);
+    const Workspace c(mebibyte, Space{});
     EXPECT_EQ(watch.peak_bytes(), 3 * mebibyte);
 }
 

@@ -54,10 +54,11 @@ TEST_F(BadInput, ValuesThatAreNotAllowed)
     }
 }
 
-TEST_F(BadInput, CudaBackendThatIsNotBuilt)
+TEST_F(BadInput, CudaBackendOnTheHost)
 {
-    expect_refused(small_problem("forward") + Arguments{"--out", out(), "--backend", "cuda"}, "cuda");
-    expect_refused({"check", cases(), "--backend", "cuda"}, "cuda");
+    const Arguments wanted{"--backend", "cuda", "--device", "host"};
+    expect_refused(small_problem("forward") + Arguments{"--out", out()} + wanted, "cuda");
+    expect_refused(Arguments{"check", cases()} + wanted, "cuda");
 }
 
 TEST_F(BadInput, MissingTensors)

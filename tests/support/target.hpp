@@ -3,10 +3,12 @@
 
 #include "flashomp/attention.hpp"
 #include "flashomp/device.hpp"
+#include "flashomp/version.hpp"
 
 #include <cstdlib>
 #include <gtest/gtest.h>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flashomp::testing {
@@ -16,6 +18,7 @@ struct Target {
     Machine machine = Machine::automatic;
     bool is_device = false;
     std::string isa; ///< forced instruction set; empty leaves the choice (the best one)
+    Backend backend = Backend::openmp;
 };
 
 inline void PrintTo(const Target& target, std::ostream* out)
@@ -30,6 +33,18 @@ inline bool device_required()
     return policy != nullptr && std::string(policy) == "MANDATORY";
 }
 
+/// Whether this build has the CUDA backend.
+inline bool has_cuda()
+{
+    return std::string_view(build_info().backends).find("cuda") != std::string_view::npos;
+}
+
+/// Whether this build has GPU code for a backend.
+inline bool is_built(Backend backend)
+{
+    return backend == Backend::cuda ? has_cuda() : std::string_view(build_info().offload) != "none";
+}
+
 inline std::vector<Target> targets()
 {
     std::vector<Target> all = {
@@ -41,6 +56,11 @@ inline std::vector<Target> targets()
         {"device_sm_80", Machine::automatic, true, "sm_80"},
         {"device", Machine::automatic, true, ""},
     };
+    if (has_cuda()) {
+        all.push_back({"cuda_plain", Machine::plain, true, "", Backend::cuda});
+        all.push_back({"cuda_sm_80", Machine::automatic, true, "sm_80", Backend::cuda});
+        all.push_back({"cuda_device", Machine::automatic, true, "", Backend::cuda});
+    }
     return all;
 }
 
@@ -48,8 +68,11 @@ inline std::vector<Target> targets()
 inline std::vector<Target> fast_targets()
 {
     std::vector<Target> all = {{"host", Machine::host, false, ""}};
-    if (!devices().empty() || device_required()) {
-        all.push_back({"device", Machine::automatic, true, ""});
+    for (const Backend backend : {Backend::openmp, Backend::cuda}) {
+        const bool is_there = !devices(backend).empty() || (device_required() && is_built(backend));
+        if (is_there) {
+            all.push_back({backend == Backend::cuda ? "cuda_device" : "device", Machine::automatic, true, "", backend});
+        }
     }
     return all;
 }
@@ -62,8 +85,9 @@ protected:
     {
         target_ = target;
         if (target.is_device) {
-            if (devices().empty()) {
-                ASSERT_FALSE(device_required()) << "OMP_TARGET_OFFLOAD=MANDATORY, but no device answered";
+            if (devices(target.backend).empty()) {
+                ASSERT_FALSE(device_required() && is_built(target.backend))
+                    << "OMP_TARGET_OFFLOAD=MANDATORY, but no device answered";
                 GTEST_SKIP() << "no GPU on this machine";
             }
             setenv("FLASHOMP_DEVICE_ISA", target.isa.c_str(), 1);
@@ -87,7 +111,7 @@ protected:
     /// The options with this test's machine and device in them.
     [[nodiscard]] Options on_target(Options options) const
     {
-        options.backend = Backend::openmp;
+        options.backend = target_.backend;
         options.machine = target_.machine;
         options.device.kind = target_.is_device ? Device::Kind::gpu : Device::Kind::host;
         return options;
@@ -96,7 +120,7 @@ protected:
     void expect_ran_on_target(const Report& report) const
     {
         EXPECT_EQ(report.on_device, target_.is_device) << report.ran_on;
-        EXPECT_EQ(report.backend, "openmp");
+        EXPECT_EQ(report.backend, target_.backend == Backend::cuda ? "cuda" : "openmp");
         if (target_.is_device && target_.machine == Machine::automatic) { // by dtype, head dim and pass
             EXPECT_TRUE(report.machine.starts_with("hopper") || report.machine.starts_with("tensor") ||
                         report.machine == "plain")

@@ -1,6 +1,8 @@
 // Every bad argument of the C++ API: one sentence that names it, and outputs left as they were.
 #include "refusal.hpp"
 
+#include "support/target.hpp"
+
 #include <cmath>
 
 namespace flashomp::testing {
@@ -45,7 +47,21 @@ std::vector<BadCall> bad_calls()
         {"WindowLeft", "window left was -2", [](auto&, auto&, Options& o) { o.window.left = -2; }},
         {"WindowRight", "window right was -7", [](auto&, auto&, Options& o) { o.window.right = -7; }},
         {"Threads", "threads was -1", [](auto&, auto&, Options& o) { o.threads = -1; }},
-        {"CudaBackend", "not in this build yet", [](auto&, auto&, Options& o) { o.backend = Backend::cuda; }},
+        {"CudaBackendOnHost", has_cuda() ? "device was host, but the cuda backend runs on GPUs" : "not in this build",
+         [](auto&, auto&, Options& o) {
+             o.backend = Backend::cuda;
+             o.device.kind = Device::Kind::host;
+         }},
+        {"StreamOnHost", "stream was given, but the call runs on the openmp backend",
+         [](auto&, auto&, Options& o) {
+             o.stream = nullptr;
+             o.device.kind = Device::Kind::host;
+         }},
+        {"StreamOfReference", "stream was given, but the reference backend runs on the host",
+         [](auto&, auto&, Options& o) {
+             o.stream = nullptr;
+             o.backend = Backend::reference;
+         }},
         {"DeviceThatIsNotThere", "device was 97",
          [](auto&, auto&, Options& o) {
              o.device = {Device::Kind::gpu, 97};

@@ -1,0 +1,82 @@
+// The same functions in builds without CUDA (FLASHOMP_BACKEND=openmp): there is no device, so nobody calls the rest.
+#include "device.hpp"
+#include "hopper.hpp"
+#include "launch.hpp"
+
+namespace flashomp::cuda {
+
+namespace {
+constexpr int not_built = -1;
+}
+
+bool is_built()
+{
+    return false;
+}
+
+const char* error_text(int)
+{
+    return "this build has no CUDA code";
+}
+
+int device_count()
+{
+    return 0;
+}
+
+DeviceFacts device_facts(int)
+{
+    return {};
+}
+
+CurrentDevice::CurrentDevice(int) {}
+CurrentDevice::~CurrentDevice() = default;
+
+void* allocate(std::int64_t, int)
+{
+    return nullptr;
+}
+
+void release(void*, int) {}
+
+bool copy(void*, const void*, std::int64_t, Copy, int, void*)
+{
+    return false;
+}
+
+int wait(int, void*)
+{
+    return not_built;
+}
+
+int run_tensor(const offload::Params&, const offload::Launch&, void*)
+{
+    return not_built;
+}
+
+int run_plain(const offload::Params&, const offload::Launch&, void*)
+{
+    return not_built;
+}
+
+int run_merge(const offload::MergeParams&, void*)
+{
+    return not_built;
+}
+
+bool hopper_supports(offload::Pass, const offload::Params&)
+{
+    return false;
+}
+
+std::int64_t hopper_workspace_bytes(offload::Pass, const offload::Params&)
+{
+    return 0;
+}
+
+int run_hopper(offload::Pass, const offload::Params&, void*, void*, int)
+{
+    return not_built;
+}
+
+} // namespace flashomp::cuda

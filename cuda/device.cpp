@@ -1,0 +1,119 @@
+#include "device.hpp"
+#include "launch.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace flashomp::cuda {
+
+namespace {
+
+constexpr int least_major = 8; // cp.async and bfloat16 products
+
+int attribute(cudaDeviceAttr which, int device)
+{
+    int value = 0;
+    cudaDeviceGetAttribute(&value, which, device);
+    return value;
+}
+
+std::string version_text(int number)
+{
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+} // namespace
+
+bool is_built()
+{
+    return true;
+}
+
+const char* error_text(int error)
+{
+    return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+int device_count()
+{
+    static const int count = [] {
+        int listed = 0;
+        if (cudaGetDeviceCount(&listed) != cudaSuccess) {
+            static_cast<void>(cudaGetLastError()); // it would be the first launch's otherwise
+            return 0;
+        }
+        // Numbers are CUDA's own, so they end at the first device that is too old.
+        int usable = 0;
+        while (usable < listed && attribute(cudaDevAttrComputeCapabilityMajor, usable) >= least_major) {
+            ++usable;
+        }
+        return usable;
+    }();
+    return count;
+}
+
+DeviceFacts device_facts(int device)
+{
+    DeviceFacts facts;
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+        facts.name = properties.name;
+        facts.major = properties.major;
+        facts.minor = properties.minor;
+        facts.multiprocessors = properties.multiProcessorCount;
+        facts.block_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
+    }
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess) {
+        facts.driver = version_text(driver);
+    }
+    return facts;
+}
+
+CurrentDevice::CurrentDevice(int device)
+{
+    int current = -1;
+    if (cudaGetDevice(&current) == cudaSuccess && current != device) {
+        before_ = current;
+        cudaSetDevice(device);
+    }
+}
+
+CurrentDevice::~CurrentDevice()
+{
+    if (before_ >= 0) {
+        cudaSetDevice(before_);
+    }
+}
+
+void* allocate(std::int64_t bytes, int device)
+{
+    const CurrentDevice current(device);
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, static_cast<std::size_t>(bytes)) != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());
+        return nullptr;
+    }
+    return memory;
+}
+
+void release(void* memory, int device)
+{
+    const CurrentDevice current(device);
+    cudaFree(memory); // waits for what still uses it
+}
+
+bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, int device, void* stream)
+{
+    const CurrentDevice current(device);
+    const cudaMemcpyKind kind = direction == Copy::to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    return cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, static_cast<cudaStream_t>(stream)) ==
+           cudaSuccess;
+}
+
+int wait(int device, void* stream)
+{
+    const CurrentDevice current(device);
+    return cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+}
+
+} // namespace flashomp::cuda

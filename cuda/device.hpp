@@ -1,0 +1,47 @@
+// CUDA devices and their memory, in plain C++: no header of CUDA's beyond cuda/. Every call names its device and leaves
+// the thread's current device as it was.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace flashomp::cuda {
+
+struct DeviceFacts {
+    std::string name;
+    int major = 0, minor = 0; ///< compute capability
+    int multiprocessors = 0;
+    std::int64_t block_bytes = 0; ///< most shared memory of a block
+    std::string driver;           ///< version, for example "13.0"
+};
+
+/// Devices that can run this build's kernels (compute capability 8.0 or newer); 0 without a driver, a GPU or CUDA code.
+int device_count();
+DeviceFacts device_facts(int device);
+
+/// Makes a device the thread's current one for as long as this lives.
+class CurrentDevice {
+public:
+    explicit CurrentDevice(int device);
+    ~CurrentDevice();
+    CurrentDevice(const CurrentDevice&) = delete;
+    CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+private:
+    int before_ = -1;
+};
+
+/// Null where the device has no more.
+void* allocate(std::int64_t bytes, int device);
+void release(void* memory, int device);
+
+enum class Copy { to_device, to_host };
+
+/// On the stream (a cudaStream_t). From and to pageable memory: `source` may change as soon as this returns, and what
+/// is copied to the host is there after wait(). False where it failed.
+bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, int device, void* stream);
+
+/// Waits for the stream. 0, or the cudaError_t of anything that failed on it.
+int wait(int device, void* stream);
+
+} // namespace flashomp::cuda

@@ -1,0 +1,21 @@
+// The kernels with Hopper's warpgroup products and copy engine (sm_90a only): called on devices of compute capability
+// 9.0, for the passes that they support.
+#pragma once
+
+#include "../offload/launch.hpp"
+
+#include <cstdint>
+
+namespace flashomp::cuda {
+
+/// Whether the Hopper kernels do this pass: element type, depths, options, strides.
+bool hopper_supports(offload::Pass pass, const offload::Params& params);
+
+/// Bytes of device workspace that the pass needs.
+std::int64_t hopper_workspace_bytes(offload::Pass pass, const offload::Params& params);
+
+/// Launches the pass on the stream (a cudaStream_t): no allocation, no synchronisation. Throws nothing; the result is a
+/// cudaError_t, 0 for success.
+int run_hopper(offload::Pass pass, const offload::Params& params, void* workspace, void* stream, int device);
+
+} // namespace flashomp::cuda

@@ -1,0 +1,66 @@
+// The passes and the merge on the plain machine (offload/tile/plain.hpp), whose loops are here shared out by thread
+// numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not do.
+#include "grid.cuh"
+#include "launch.hpp"
+#include "tile/plain.hpp"
+
+namespace flashomp::cuda {
+
+namespace {
+
+using offload::PlainMachine;
+
+constexpr int most_warps = 4;
+
+template <Pass pass, bool modified>
+__global__ void __launch_bounds__(32 * most_warps, 2)
+    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch)
+{
+    const Work work(params, launch);
+    const std::int64_t index = item_index();
+    if (index < work.items) {
+        const PlainMachine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
+                                launch.crew_threads);
+        offload::run_item<pass, modified>(tile, params, work, index);
+    }
+}
+
+constexpr int merge_rows = 16; ///< of a block
+constexpr int merge_warps = 4;
+
+std::int64_t all_rows(const offload::MergeParams& params)
+{
+    return std::int64_t{params.batch} * params.heads * params.length;
+}
+
+__global__ void merge_kernel(const __grid_constant__ offload::MergeParams params, std::int64_t rows)
+{
+    const std::int64_t first = item_index() * merge_rows;
+    if (first < rows) {
+        PlainMachine tile(nullptr, merge_rows, PlainMachine::micro, merge_warps); // needs no memory of its own
+        offload::merge_rows(tile, params, first,
+                            rows - first < merge_rows ? static_cast<int>(rows - first) : merge_rows);
+    }
+}
+
+} // namespace
+
+int run_plain(const Params& params, const Launch& launch, void* stream)
+{
+    cudaError_t status = cudaSuccess;
+    offload::for_pass(launch.pass, offload::has_modifications(params), [&]<Pass pass, bool modified>() {
+        status = launch_items<plain_kernel<pass, modified>>(Work(params, launch).items, launch.crew_threads,
+                                                            launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
+                                                            params, launch);
+    });
+    return status;
+}
+
+int run_merge(const offload::MergeParams& params, void* stream)
+{
+    const std::int64_t rows = all_rows(params);
+    return launch_items<merge_kernel>((rows + merge_rows - 1) / merge_rows, merge_warps, 0,
+                                      static_cast<cudaStream_t>(stream), params, rows);
+}
+
+} // namespace flashomp::cuda

@@ -1,0 +1,53 @@
+// Block shapes of the tensor-core machine under CUDA: mirrors offload/tensor_shapes.hpp, with what a block may have
+// here and a team may not: more than 48 KB of shared memory, and all 255 registers without a stack for what calls it.
+#pragma once
+
+#include "../offload/tensor_shapes.hpp"
+
+namespace flashomp::cuda {
+
+using offload::Pass;
+using offload::TensorShape;
+
+/// Whether dK and dV are summed by a kernel each: at depth 256 their accumulators would take all registers.
+constexpr bool sums_apart(Pass pass, int depth)
+{
+    return pass == Pass::backward_key && depth == 256;
+}
+
+/// depth: 64, 128 or 256; modified: has_modifications(); fragments == 0: there is no kernel. Where accumulators and
+/// score tiles take most of a lane's 255 registers, resident blocks stay in shared memory. All shapes fit the 99 KB of
+/// compute capability 8.6.
+constexpr TensorShape kernel_shape(Pass pass, int depth, bool modified)
+{
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64    ? TensorShape{2, 64, 4, modified ? 0 : 2}
+               : depth == 128 ? TensorShape{1, 64, 8}
+                              : TensorShape{1, 32, 4, 0};
+    case Pass::backward_query:
+        return depth == 64 ? TensorShape{1, 64, 8} : depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 4, 0};
+    case Pass::backward_key:
+        return depth == 64    ? TensorShape{1, 64, 8, 0}
+               : depth == 128 ? (modified ? TensorShape{1, 16, 4, 0} : TensorShape{1, 32, 8, 0})
+                              : TensorShape{1, 16, 4, 0};
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+        break;
+    }
+    return {0, 0, 0};
+}
+
+/// Shared memory of a block: two stages of two streamed blocks, what is resident and not in registers, and two stages
+/// of the three row statistics that the dK/dV pass streams.
+constexpr int tensor_shared_bytes(Pass pass, int depth, bool modified)
+{
+    const TensorShape shape = kernel_shape(pass, depth, modified);
+    const int residents = pass == Pass::forward ? 1 : 2;
+    const int in_memory = residents > shape.in_registers ? residents - shape.in_registers : 0;
+    const int statistics = pass == Pass::backward_key ? 3 : 0;
+    return 2 * 2 * (2 * shape.stream_rows * depth) + in_memory * 2 * shape.resident_rows() * depth +
+           2 * 4 * shape.stream_rows * statistics;
+}
+
+} // namespace flashomp::cuda

@@ -1,0 +1,84 @@
+#include "cuda_passes.hpp"
+
+#include "cuda/device.hpp"
+#include "cuda/hopper.hpp"
+#include "cuda/launch.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace flashomp {
+
+namespace {
+
+using offload::Pass;
+
+void expect_launched(int status, const Place& place)
+{
+    if (status != 0) {
+        throw Error(fmt::format("a kernel could not be launched on {}: {}.", place.name, cuda::error_text(status)));
+    }
+}
+
+/// Gives the passes that have a Hopper kernel to it. Returns the workspace that the hungriest of them needs.
+std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware)
+{
+    const Machine wanted = problem.choice.machine;
+    const Tiling& tiling = problem.choice.tiling;
+    const bool may_tile = tiling.resident_rows == 0 && tiling.stream_rows == 0 && tiling.team_threads == 0;
+    std::int64_t bytes = 0;
+    if (wanted != Machine::automatic && wanted != Machine::hopper) {
+        return bytes;
+    }
+    for (PassPlan& planned : plan.passes) {
+        const Pass pass = planned.launch.pass;
+        if (hardware.has_hopper && may_tile && cuda::hopper_supports(pass, params)) {
+            planned.machine = Machine::hopper;
+            bytes = std::max(bytes, cuda::hopper_workspace_bytes(pass, params));
+        } else if (wanted == Machine::hopper && pass != Pass::backward_bias && pass != Pass::backward_sink) {
+            throw Error("machine was hopper, which is allowed only where the GPU has compute capability 9.0 and there "
+                        "is a kernel for the dtype, head dim and options.");
+        }
+    }
+    name_machines(plan, hardware);
+    return bytes;
+}
+
+} // namespace
+
+bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
+                     Staging& staging)
+{
+    const Space space = space_of(place.hardware, problem.choice);
+    const cuda::CurrentDevice current(space.device);
+    const std::int64_t hopper_bytes = take_over(plan, problem, params, place.hardware);
+    const Workspace hopper(hopper_bytes, space);
+    plan.crew_memory_bytes += hopper_bytes;
+    for (PassPlan& pass : plan.passes) {
+        int status = 0;
+        if (pass.machine == Machine::hopper) {
+            status = cuda::run_hopper(pass.launch.pass, params, hopper.data(), space.stream, space.device);
+        } else {
+            pass.launch.units = staging.array(pass.units);
+            const auto run = pass.machine == Machine::tensor ? cuda::run_tensor : cuda::run_plain;
+            status = run(params, pass.launch, space.stream);
+        }
+        expect_launched(status, place);
+    }
+    if (params.splits > 1) {
+        expect_launched(cuda::run_merge(split_merge(params, problem), space.stream), place);
+    }
+    return true; // a CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which
+}
+
+offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options)
+{
+    const Space space = space_of(place.hardware, options);
+    const cuda::CurrentDevice current(space.device);
+    expect_launched(cuda::run_merge(params, space.stream), place);
+    return {true};
+}
+
+} // namespace flashomp

@@ -1,0 +1,20 @@
+// The CUDA backend's part of a call: all its kernels on one stream, none of which is waited for here.
+#pragma once
+
+#include "kernel_params.hpp"
+#include "place.hpp"
+#include "plan.hpp"
+#include "problem.hpp"
+#include "staging.hpp"
+
+namespace flashomp {
+
+/// Launches the passes of the plan and the merge of split keys. Passes that have a Hopper kernel are taken over by it,
+/// in the plan too. Throws Error where the machine that was named has no kernel for a pass, or a launch fails.
+bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
+                     Staging& staging);
+
+/// Launches a merge.
+offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options);
+
+} // namespace flashomp

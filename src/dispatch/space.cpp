@@ -1,0 +1,90 @@
+#include "space.hpp"
+
+#include "cuda/device.hpp"
+#include "cuda/launch.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <fmt/format.h>
+#include <new>
+#include <omp.h>
+
+namespace flashomp {
+
+namespace {
+
+constexpr std::align_val_t alignment{64};
+
+[[noreturn]] void refuse_copy(std::int64_t bytes)
+{
+    throw Error(fmt::format("copying {} bytes between the host and the device failed.", bytes));
+}
+
+} // namespace
+
+std::string Space::name() const
+{
+    return is_host() ? "the host" : fmt::format("device {}", device);
+}
+
+void* allocate(std::int64_t bytes, const Space& space)
+{
+    switch (space.kind) {
+    case Space::Kind::openmp:
+        return omp_target_alloc(static_cast<std::size_t>(bytes), space.device);
+    case Space::Kind::cuda:
+        return cuda::allocate(bytes, space.device);
+    case Space::Kind::host:
+        break;
+    }
+    return ::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow);
+}
+
+void release(void* memory, const Space& space)
+{
+    switch (space.kind) {
+    case Space::Kind::openmp:
+        return omp_target_free(memory, space.device);
+    case Space::Kind::cuda:
+        return cuda::release(memory, space.device);
+    case Space::Kind::host:
+        break;
+    }
+    ::operator delete(memory, alignment);
+}
+
+void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes)
+{
+    const bool done =
+        bytes == 0 || (space.kind == Space::Kind::cuda
+                           ? cuda::copy(target, source, bytes, cuda::Copy::to_device, space.device, space.stream)
+                           : omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, space.device,
+                                               omp_get_initial_device()) == 0);
+    if (!done) {
+        refuse_copy(bytes);
+    }
+}
+
+void copy_out(void* target, const void* source, const Space& space, std::int64_t bytes)
+{
+    const bool done =
+        bytes == 0 || (space.kind == Space::Kind::cuda
+                           ? cuda::copy(target, source, bytes, cuda::Copy::to_host, space.device, space.stream)
+                           : omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0,
+                                               omp_get_initial_device(), space.device) == 0);
+    if (!done) {
+        refuse_copy(bytes);
+    }
+}
+
+void wait_for(const Space& space)
+{
+    if (space.kind != Space::Kind::cuda) {
+        return; // an OpenMP region is over when it returns
+    }
+    if (const int status = cuda::wait(space.device, space.stream); status != 0) {
+        throw Error(fmt::format("the work on {} failed: {}.", space.name(), cuda::error_text(status)));
+    }
+}
+
+} // namespace flashomp

@@ -1,0 +1,38 @@
+// Memory of the host and of the devices of both backends: the one place where it is got, copied and given back.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace flashomp {
+
+/// Whose memory. libgomp has a CUDA context of its own, so the device memory of the two backends is not shared.
+struct Space {
+    enum class Kind : std::uint8_t { host, openmp, cuda };
+    Kind kind = Kind::host;
+    int device = -1;
+    void* stream = nullptr;       ///< CUDA: the stream of the call, null for the default one
+    bool is_asynchronous = false; ///< CUDA: nobody waits for the stream before the call returns
+
+    [[nodiscard]] bool is_host() const { return kind == Kind::host; }
+
+    /// "the host", "device 0".
+    [[nodiscard]] std::string name() const;
+
+    /// Whether two calls use the same memory; their streams may differ.
+    [[nodiscard]] bool is_same_place(const Space& other) const { return kind == other.kind && device == other.device; }
+};
+
+/// At least 64-byte aligned; null where there is no more.
+void* allocate(std::int64_t bytes, const Space& space);
+void release(void* memory, const Space& space);
+
+/// Between host memory and a device's, in the order of its stream. What is copied to a device may change as soon as
+/// this returns; what is copied from a CUDA device is there after wait(). Throws Error where it failed.
+void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes);
+void copy_out(void* target, const void* source, const Space& space, std::int64_t bytes);
+
+/// Waits for all that was sent to the space's stream. Throws Error with what went wrong there.
+void wait_for(const Space& space);
+
+} // namespace flashomp
