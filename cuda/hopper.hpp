@@ -8,7 +8,8 @@
 
 namespace flashomp::cuda {
 
-/// Whether the Hopper kernels do this pass: element type, depths, options, strides.
+/// Whether the Hopper kernels do this pass: element type, depths, options, strides. One launch does the whole of dq, dk
+/// and dv: it is that of backward_query, and backward_key has none.
 bool hopper_supports(offload::Pass pass, const offload::Params& params);
 
 /// Bytes of device workspace that the pass needs.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <vector>
 
 namespace flashomp {
 
@@ -32,17 +33,24 @@ std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params
     if (wanted != Machine::automatic && wanted != Machine::hopper) {
         return bytes;
     }
+    bool does_keys = false; // with the pass before
     for (PassPlan& planned : plan.passes) {
         const Pass pass = planned.launch.pass;
         if (hardware.has_hopper && may_tile && cuda::hopper_supports(pass, params)) {
             planned.machine = Machine::hopper;
             bytes = std::max(bytes, cuda::hopper_workspace_bytes(pass, params));
+            does_keys = does_keys || pass == Pass::backward_query;
+        } else if (does_keys && pass == Pass::backward_key) {
+            planned.machine = Machine::hopper;
         } else if (wanted == Machine::hopper && pass != Pass::backward_bias && pass != Pass::backward_sink) {
             throw Error("machine was hopper, which is allowed only where the GPU has compute capability 9.0 and there "
                         "is a kernel for the dtype, head dim and options.");
         }
     }
     name_machines(plan, hardware);
+    if (does_keys) {
+        std::erase_if(plan.passes, [](const PassPlan& planned) { return planned.launch.pass == Pass::backward_key; });
+    }
     return bytes;
 }
 

@@ -22,8 +22,12 @@ offload::Element kernel_element(DType dtype)
 offload::Tensor kernel_tensor(const ConstTensorView& view)
 {
     const std::size_t first = view.rank == 4 ? 1 : 0; // packed: [row, head, depth]
-    return {const_cast<void*>(view.data), view.rank == 4 ? view.strides[0] : 0, view.strides[first],
-            view.strides[first + 1], view.rank == 3};
+    return {const_cast<void*>(view.data),
+            view.rank == 4 ? view.strides[0] : 0,
+            view.strides[first],
+            view.strides[first + 1],
+            view.rank == 3,
+            view.shape[first]};
 }
 
 offload::RowTensor kernel_rows(const ConstTensorView& view)

@@ -1,0 +1,482 @@
+// The forward pass on Hopper (FlashAttention-3, Algorithms 1 and 2). One warp has the copy engine bring blocks of keys
+// and values; two or three warpgroups multiply, each for 64 query rows of its own. They take turns at the tensor cores,
+// so that one group's products run while another computes its softmax, and within a group the products of block j with
+// the keys are issued together with those of block j - 1 with the values.
+//
+// It computes what offload/forward.hpp does where nothing modifies the scores: masks, windows, key padding and sinks
+// are here; softcap, ALiBi, bias and dropout are the other kernels'.
+#pragma once
+
+#include "hopper_items.cuh"
+#include "tile/wgmma.cuh"
+
+namespace flashomp::cuda {
+
+/// Tensors as [batch, head, row, depth] for the copy engine; boxes are 64 columns of a block's rows.
+struct ForwardMaps {
+    CUtensorMap q, k, v;
+};
+
+/// 16-bit type, head_dim and head_dim_v rounded up, keys of a block, warpgroups that compute, and query and key blocks
+/// under way.
+template <class Math_, int depth_, int depth_v_, int block_n_, int groups_, int q_stages_, int stages_>
+struct ForwardShape {
+    using Math = Math_;
+    static constexpr int depth = depth_, depth_v = depth_v_, block_n = block_n_, groups = groups_;
+    static constexpr int q_stages = q_stages_, stages = stages_;
+    static constexpr int block_m = 64 * groups;
+    static constexpr int panels = (depth + 63) / 64, panels_v = (depth_v + 63) / 64;
+    static constexpr int threads = 128 * (groups + 1);
+    static constexpr int computing_registers = groups == 2 ? 240 : 160;
+    static constexpr int copying_registers = groups == 2 ? 24 : 32; // all that the block began with
+    static constexpr int q_bytes = block_m * panels * 128;
+    static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
+    static_assert(panels_v <= panels); // o leaves by way of q's place
+};
+
+/// A query block of one head, and the keys that it sees.
+template <class Shape>
+struct ForwardItem {
+    int batch, head, head_kv, i0; ///< i0 < 0: there are no more
+    int q_start, k_start;         ///< first rows of the sequence when packed
+    int blocks, keys_begin;       ///< of keys, from a multiple of block_n on
+    Range interior;               ///< keys that all rows see
+    offload::Band band;
+
+    __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
+    {
+        const Schedule::Item item = schedule.item(index);
+        batch = item.batch;
+        head = item.head;
+        head_kv = head / (p.heads_q / p.heads_kv);
+        i0 = item.block * Shape::block_m;
+        const offload::Sequence sequence = offload::sequence(p, batch);
+        k_start = static_cast<int>(sequence.k_start);
+        q_start = static_cast<int>(sequence.q_start);
+        band = offload::band_of(p, sequence);
+        const int end = min(i0 + Shape::block_m, band.q_len);
+        const Range keys = i0 < band.q_len ? band.keys(i0, end) : Range{};
+        keys_begin = keys.begin / Shape::block_n * Shape::block_n;
+        blocks = keys.end > keys.begin ? (keys.end - keys_begin + Shape::block_n - 1) / Shape::block_n : 0;
+        interior = p.key_padding_mask == nullptr && blocks > 0 ? band.interior_keys(i0, end) : Range{};
+    }
+};
+
+template <class Shape>
+struct ForwardMemory {
+    alignas(1024) unsigned char q[Shape::q_stages][Shape::q_bytes];
+    alignas(1024) unsigned char k[Shape::stages][Shape::k_bytes];
+    alignas(1024) unsigned char v[Shape::stages][Shape::v_bytes];
+    Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages];
+    Barrier k_full[Shape::stages], k_empty[Shape::stages];
+    Barrier v_full[Shape::stages], v_empty[Shape::stages];
+    ItemSlots<ForwardItem<Shape>> items;
+};
+
+/// The copying thread: draws items, and brings queries, and keys and values from the last block to the first.
+template <class Shape>
+__device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, const Params& p, const ForwardMaps& maps,
+                                              const Schedule& schedule, unsigned* counter)
+{
+    RingPlace<2> place;
+    RingPlace<Shape::q_stages> q;
+    RingPlace<Shape::stages> at;
+    for (;;) {
+        memory.items.empty[place.index].wait(place.parity ^ 1U);
+        ForwardItem<Shape>& item = memory.items.item[place.index];
+        const int index = draw_item(counter, schedule.items());
+        if (index < 0) {
+            item.i0 = -1;
+        } else {
+            item.set(p, schedule, index);
+        }
+        memory.items.full[place.index].arrive();
+        place.advance();
+        if (index < 0) {
+            return;
+        }
+        const int blocks = item.blocks;
+        if (blocks == 0) {
+            continue;
+        }
+        const int batch_q = p.q.is_packed ? 0 : item.batch;
+        const int batch_k = p.k.is_packed ? 0 : item.batch;
+        Barrier& q_full = memory.q_full[q.index];
+        memory.q_empty[q.index].wait(q.parity ^ 1U);
+        q_full.expect(Shape::q_bytes);
+        for (int panel = 0; panel < Shape::panels; ++panel) {
+            copy_box(memory.q[q.index] + panel * Shape::block_m * 128, maps.q, 64 * panel, item.q_start + item.i0,
+                     item.head, batch_q, q_full);
+        }
+        q.advance();
+        for (int block = blocks - 1; block >= 0; --block) {
+            const int row = item.k_start + item.keys_begin + block * Shape::block_n;
+            memory.k_empty[at.index].wait(at.parity ^ 1U);
+            memory.k_full[at.index].expect(Shape::k_bytes);
+            for (int panel = 0; panel < Shape::panels; ++panel) {
+                copy_box(memory.k[at.index] + panel * Shape::block_n * 128, maps.k, 64 * panel, row, item.head_kv,
+                         batch_k, memory.k_full[at.index]);
+            }
+            memory.v_empty[at.index].wait(at.parity ^ 1U);
+            memory.v_full[at.index].expect(Shape::v_bytes);
+            for (int panel = 0; panel < Shape::panels_v; ++panel) {
+                copy_box(memory.v[at.index] + panel * Shape::block_n * 128, maps.v, 64 * panel, row, item.head_kv,
+                         batch_k, memory.v_full[at.index]);
+            }
+            at.advance();
+        }
+    }
+}
+
+/// One computing warpgroup: rows [64·group, 64·group + 64) of each query block.
+template <class Shape>
+class ForwardGroup {
+public:
+    __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, int group)
+        : memory_(memory), p_(p), group_(group), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4)
+    {
+    }
+
+    __device__ __forceinline__ void run(const Schedule& schedule)
+    {
+        if (group_ == Shape::groups - 1) {
+            pass_turn(); // the first group begins
+        }
+        for (RingPlace<2> place;; place.advance()) {
+            memory_.items.full[place.index].wait(place.parity);
+            const ForwardItem<Shape>& item = memory_.items.item[place.index];
+            if (item.i0 < 0) {
+                return;
+            }
+            attend(item);
+            __syncwarp();
+            release(memory_.items.empty[place.index]);
+        }
+    }
+
+private:
+    using Math = typename Shape::Math;
+    static constexpr int block_n = Shape::block_n;
+    static constexpr int scores = block_n / 2, sums = Shape::depth_v / 2; // registers
+
+    __device__ __forceinline__ void attend(const ForwardItem<Shape>& item)
+    {
+        float o[sums];
+#pragma unroll
+        for (int i = 0; i < sums; ++i) {
+            o[i] = 0.0F;
+        }
+        sum_[0] = sum_[1] = base_[0] = base_[1] = 0.0F;
+        limit_[0] = limit_[1] = -infinity;
+        factor_ = p_.scale * log2_e;
+        // 8·ln 2 in logits: probabilities up to 256 are as exact in 16 bits as those up to 1 (see OnlineSoftmax).
+        lag_ = offload::quotient(8.0F, factor_);
+        const int row = item.i0 + 64 * group_ + 16 * static_cast<int>(warp_) + static_cast<int>(lane_ / 4);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = row + 8 * half;
+            first_key_[half] = max(0, i + item.band.low);
+            const int end = min(item.band.k_len, i + item.band.high + 1);
+            keys_[half] = static_cast<unsigned>(max(0, end - first_key_[half]));
+        }
+        if (item.blocks > 0) {
+            stream(item, o);
+        }
+        finish(item, row, o);
+    }
+
+    __device__ __forceinline__ void stream(const ForwardItem<Shape>& item, float (&o)[sums])
+    {
+        float s[scores];
+        std::uint32_t p[block_n / 16][4];
+        const std::uint8_t* padding =
+            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
+
+        const Range interior = item.interior;
+        const int blocks = item.blocks;
+        int j0 = item.keys_begin + (blocks - 1) * block_n;
+        memory_.q_full[q_.index].wait(q_.parity);
+        memory_.k_full[k_.index].wait(k_.parity);
+        fence_products();
+        issue_scores(s, k_.index);
+        commit_products();
+        wait_products<0>();
+        pin(s);
+        release(memory_.k_empty[k_.index]);
+        k_.advance();
+        hide(s, j0, interior, padding);
+        softmax(s);
+        round(s, p);
+        if (p_.v.is_packed && j0 + block_n > item.band.k_len) { // 0 times what is not a number would be none
+            memory_.v_full[v_.index].wait(v_.parity);
+            clear_rows<block_n, Shape::panels_v>(memory_.v[v_.index], item.band.k_len - j0, own_threads());
+        }
+#pragma unroll 1
+        for (int block = blocks - 2; block >= 0; --block) {
+            j0 -= block_n;
+            memory_.k_full[k_.index].wait(k_.parity);
+            take_turn();
+            fence_products();
+            issue_scores(s, k_.index);
+            commit_products();
+            memory_.v_full[v_.index].wait(v_.parity);
+            fence_products();
+            issue_sums(o, p, v_.index);
+            commit_products();
+            pass_turn();
+            wait_products<1>();
+            pin(s);
+            release(memory_.k_empty[k_.index]);
+            k_.advance();
+            hide(s, j0, interior, padding);
+            const bool moved = softmax(s);
+            wait_products<0>();
+            pin(o);
+            release(memory_.v_empty[v_.index]);
+            v_.advance();
+            if (moved) {
+#pragma unroll
+                for (int i = 0; i < sums; ++i) {
+                    o[i] *= correction_[i / 2 % 2];
+                }
+            }
+            round(s, p);
+        }
+        memory_.v_full[v_.index].wait(v_.parity);
+        fence_products();
+        issue_sums(o, p, v_.index);
+        commit_products();
+        wait_products<0>();
+        pin(o);
+        release(memory_.v_empty[v_.index]);
+        v_.advance();
+    }
+
+    /// s = q·kᵀ
+    __device__ __forceinline__ void issue_scores(float (&s)[scores], int stage)
+    {
+        const std::uint64_t left = matrix_descriptor(shared_address(memory_.q[q_.index]) + group_ * 64 * 128, 0);
+        const std::uint64_t right = matrix_descriptor(shared_address(memory_.k[stage]), 0);
+#pragma unroll
+        for (int step = 0; step < Shape::depth / 16; ++step) {
+            const int in_panel = step % 4 * 32;
+            multiply_add<Math, block_n, false, false>(s, left + (step / 4 * Shape::block_m * 128 + in_panel) / 16,
+                                                      right + (step / 4 * block_n * 128 + in_panel) / 16,
+                                                      step > 0 ? 1 : 0);
+        }
+    }
+
+    /// o += p·v
+    __device__ __forceinline__ void issue_sums(float (&o)[sums], const std::uint32_t (&p)[block_n / 16][4], int stage)
+    {
+        const std::uint64_t right = matrix_descriptor(shared_address(memory_.v[stage]), block_n * 128);
+#pragma unroll
+        for (int step = 0; step < block_n / 16; ++step) {
+            multiply_add<Math, Shape::depth_v, true>(o, p[step], right + step * 2048 / 16, 1);
+        }
+    }
+
+    /// -inf where the masks hide a key.
+    __device__ __forceinline__ void hide(float (&s)[scores], int j0, const Range& interior,
+                                         const std::uint8_t* padding) const
+    {
+        if (j0 >= interior.begin && j0 + block_n <= interior.end) {
+            return;
+        }
+        const int j = j0 + static_cast<int>(lane_ % 4) * 2;
+        const int from[2] = {j - first_key_[0], j - first_key_[1]};
+#pragma unroll
+        for (int i = 0; i < scores; ++i) {
+            const int column = i / 4 * 8 + i % 2;
+            const int half = i / 2 % 2;
+            bool keeps = static_cast<unsigned>(from[half] + column) < keys_[half];
+            if (padding != nullptr && keeps) {
+                keeps = padding[j + column] != 0;
+            }
+            s[i] = keeps ? s[i] : -infinity;
+        }
+    }
+
+    /// Online softmax with a base that moves only when a row's maximum passes it by 2^8 (offload/softmax.hpp). True if
+    /// it moved: what was summed before then has to be multiplied by correction_.
+    __device__ __forceinline__ bool softmax(float (&s)[scores])
+    {
+        float most[2] = {-infinity, -infinity};
+#pragma unroll
+        for (int i = 0; i < scores; ++i) {
+            most[i / 2 % 2] = ptx::max(most[i / 2 % 2], s[i]);
+        }
+        const bool moves = ptx::any_lane(most[0] > limit_[0] || most[1] > limit_[1]);
+        if (moves) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float peak = most[half];
+                peak = ptx::max(peak, ptx::shuffle_xor<1>(peak));
+                peak = ptx::max(peak, ptx::shuffle_xor<2>(peak));
+                const bool above = peak > limit_[half];
+                const bool is_new = limit_[half] == -infinity; // nothing to move yet
+                correction_[half] = above && !is_new ? ptx::exp2_approx((base_[half] - peak) * factor_) : 1.0F;
+                // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
+                base_[half] = above ? peak : base_[half];
+                limit_[half] = above ? peak + lag_ : limit_[half];
+                sum_[half] *= correction_[half];
+            }
+        }
+        const float scaled[2] = {base_[0] * factor_, base_[1] * factor_};
+#pragma unroll
+        for (int i = 0; i < scores; ++i) {
+            const int half = i / 2 % 2;
+            s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor_, -scaled[half]));
+            sum_[half] += s[i];
+        }
+        return moves;
+    }
+
+    /// Probabilities as left operands.
+    __device__ __forceinline__ void round(const float (&s)[scores], std::uint32_t (&p)[block_n / 16][4]) const
+    {
+#pragma unroll
+        for (int step = 0; step < block_n / 16; ++step) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+            }
+        }
+    }
+
+    /// o and LSE.
+    __device__ __forceinline__ void finish(const ForwardItem<Shape>& item, int row, float (&o)[sums])
+    {
+        const bool has_sink = p_.sink != nullptr;
+        const float sink = has_sink ? p_.sink[item.head] : 0.0F;
+        float* const lse = offload::row_stats(p_.lse, item.batch, item.head, item.q_start);
+        float by[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float sum = sum_[half];
+            sum += ptx::shuffle_xor<1>(sum);
+            sum += ptx::shuffle_xor<2>(sum);
+            const float seen = limit_[half] == -infinity ? -infinity : base_[half] * p_.scale;
+            const float above = has_sink ? ptx::max(seen, sink) : seen;
+            const float top = above == -infinity ? 0.0F : above;
+            const float move = ptx::exp2_approx((seen - top) * log2_e);
+            const float all = sum * move + (has_sink ? ptx::exp2_approx((sink - top) * log2_e) : 0.0F);
+            const bool dead = all == 0.0F; // a NaN is not: it must show
+            by[half] = dead ? 0.0F : offload::quotient(move, all);
+            const int i = row + 8 * half;
+            if (lane_ % 4 == 0 && i < item.band.q_len) {
+                lse[i] = dead ? -infinity : top + offload::log2_fast(all) * ln_2;
+            }
+        }
+        // To 16 bits, and by way of the warp's own rows of q's place, in whole rows of 16-byte chunks, to memory.
+        const bool has_any = item.blocks > 0; // else q's place is somebody else's, and o is 0
+        const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + warp_ * 16) * 128;
+        if (has_any) {
+            const unsigned r = lane_ / 8 % 2 * 8 + lane_ % 8;
+#pragma unroll
+            for (int step = 0; step < Shape::depth_v / 16; ++step) {
+                std::uint32_t rounded[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    rounded[i] = Math::pack(o[8 * step + 2 * i] * by[i % 2], o[8 * step + 2 * i + 1] * by[i % 2]);
+                }
+                store_matrices(rows + chunk_offset<Shape::block_m>(r, 2 * step + lane_ / 16), rounded);
+            }
+            __syncwarp();
+        }
+        constexpr unsigned chunks = Shape::depth_v / 8;
+        auto* const target = static_cast<std::uint16_t*>(p_.o.data) +
+                             (item.batch * p_.o.batch + item.head * p_.o.head + item.q_start * p_.o.row);
+        const int first = item.i0 + group_ * 64 + static_cast<int>(warp_) * 16;
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(chunks) / 2; ++i) {
+            const unsigned r = (i * 32 + lane_) / chunks;
+            const unsigned chunk = (i * 32 + lane_) % chunks;
+            const int i_row = first + static_cast<int>(r);
+            if (i_row < item.band.q_len && static_cast<int>(8 * chunk) < p_.head_dim_v) {
+                *reinterpret_cast<uint4*>(target + i_row * p_.o.row + 8 * chunk) =
+                    has_any ? load_shared_16(rows + chunk_offset<Shape::block_m>(r, chunk)) : uint4{};
+            }
+        }
+        if (has_any) {
+            publish_shared();
+            __syncwarp();
+            release(memory_.q_empty[q_.index]);
+            q_.advance();
+        }
+    }
+
+    /// One lane speaks for its warp.
+    __device__ __forceinline__ void release(Barrier& barrier) const
+    {
+        if (lane_ == 0) {
+            barrier.arrive();
+        }
+    }
+
+    /// Hardware barrier of this group alone.
+    __device__ __forceinline__ int own_threads() const
+    {
+        return 1 + Shape::groups + group_;
+    }
+
+    /// The groups' turns at the tensor cores; hardware barrier 1 + i is group i's.
+    __device__ __forceinline__ void take_turn() const
+    {
+        sync_threads(1 + group_, 256);
+    }
+    __device__ __forceinline__ void pass_turn() const
+    {
+        arrive_threads(1 + (group_ + 1 == Shape::groups ? 0 : group_ + 1), 256);
+    }
+
+    ForwardMemory<Shape>& memory_;
+    const Params& p_;
+    const int group_;
+    const unsigned lane_, warp_;
+    RingPlace<Shape::stages> k_, v_;
+    RingPlace<Shape::q_stages> q_;
+    // Of the lane's two rows: statistics (offload/softmax.hpp), and the keys that they see.
+    float sum_[2], base_[2], limit_[2], correction_[2];
+    float factor_, lag_;
+    int first_key_[2];
+    unsigned keys_[2];
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    hopper_forward_kernel(const __grid_constant__ Params p, const __grid_constant__ ForwardMaps maps,
+                          const __grid_constant__ Schedule schedule, unsigned* counter)
+{
+    extern __shared__ unsigned char raw[];
+    const unsigned misaligned = shared_address(raw) % 1024;
+    auto& memory = *reinterpret_cast<ForwardMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    if (threadIdx.x == 0) {
+        constexpr unsigned warps = 4 * Shape::groups;
+        for (int i = 0; i < Shape::q_stages; ++i) {
+            memory.q_full[i].init(1);
+            memory.q_empty[i].init(warps);
+        }
+        for (int i = 0; i < Shape::stages; ++i) {
+            memory.k_full[i].init(1);
+            memory.v_full[i].init(1);
+            memory.k_empty[i].init(warps);
+            memory.v_empty[i].init(warps);
+        }
+        memory.items.init(warps);
+        publish_barriers();
+    }
+    __syncthreads();
+    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)) - 1; // known to be a warp's
+    if (group < 0) {
+        give_registers<Shape::copying_registers>();
+        if (threadIdx.x == 0) {
+            bring_forward(memory, p, maps, schedule, counter);
+        }
+    } else {
+        take_registers<Shape::computing_registers>();
+        ForwardGroup<Shape>(memory, p, group).run(schedule);
+    }
+}
+
+} // namespace flashomp::cuda

@@ -1,0 +1,69 @@
+// The Hopper kernels' units of work: in which order blocks are handed out, and how the warps of a block hear of them.
+#pragma once
+
+#include "mask.hpp"
+#include "tile/bulk_copy.cuh"
+#include "tile/math.hpp"
+#include "tile/ptx.hpp"
+
+namespace flashomp::cuda {
+
+namespace ptx = offload::ptx;
+using offload::infinity;
+using offload::ln_2;
+using offload::log2_e;
+using offload::Params;
+using offload::Range;
+
+/// The resident blocks of all heads of all batches. The blocks of one head follow one another, so that thread blocks at
+/// work at the same time share what streams past them in the L2 cache; of heads_together heads the first blocks, then
+/// the second, and so on, so that under a causal mask the longest come first.
+struct Schedule {
+    int blocks = 0, heads = 0, batches = 0;
+    int heads_together = 1;
+    bool descending = false; ///< the last block first
+    bool rotates = false;    ///< backward: each block starts at another place of what streams past it
+
+    struct Item {
+        int block, head, batch; ///< block -1: there are no more
+    };
+
+    __device__ __forceinline__ int items() const { return blocks * heads * batches; }
+
+    __device__ __forceinline__ Item item(int index) const
+    {
+        const int first = index / (blocks * heads_together) * heads_together;
+        const int within = index - first * blocks;
+        const int all = heads * batches;
+        const int together = all - first < heads_together ? all - first : heads_together;
+        const int block = within / together;
+        const int head = first + within % together;
+        return {descending ? blocks - 1 - block : block, head % heads, head / heads};
+    }
+};
+
+/// How the copying thread tells the others what is next. Places alternate, so that the next item is under way during
+/// the last one.
+template <class Item>
+struct ItemSlots {
+    static constexpr int places = 2;
+    Barrier full[places], empty[places];
+    Item item[places];
+
+    __device__ __forceinline__ void init(unsigned readers)
+    {
+        for (int i = 0; i < places; ++i) {
+            full[i].init(1);
+            empty[i].init(readers);
+        }
+    }
+};
+
+/// The next item of all thread blocks, or -1. The counter is 0 before the launch.
+__device__ __forceinline__ int draw_item(unsigned* counter, int items)
+{
+    const unsigned drawn = atomicAdd(counter, 1U);
+    return drawn < static_cast<unsigned>(items) ? static_cast<int>(drawn) : -1;
+}
+
+} // namespace flashomp::cuda
