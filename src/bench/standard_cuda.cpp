@@ -65,7 +65,11 @@ struct Matrices {
 class StandardCuda final : public Standard {
 public:
     StandardCuda(BenchCase& bench, const Space& space);
-    ~StandardCuda() override { cublas_.destroy(handle_); }
+    ~StandardCuda() override
+    {
+        const cuda::CurrentDevice current(space_.device);
+        cublas_.destroy(handle_);
+    }
     StandardCuda(const StandardCuda&) = delete;
     StandardCuda& operator=(const StandardCuda&) = delete;
 
