@@ -2,6 +2,7 @@
 #include "launch.hpp"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 namespace flashomp::cuda {
 
@@ -19,6 +20,25 @@ int attribute(cudaDeviceAttr which, int device)
 std::string version_text(int number)
 {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+/// cuCtxGetCurrent() and cuCtxSetCurrent(), which the run time has no calls for.
+struct Driver {
+    int (*get)(void**) = nullptr;
+    int (*set)(void*) = nullptr;
+};
+
+const Driver& driver()
+{
+    static const Driver found = [] {
+        Driver functions;
+        if (void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); library != nullptr) { // stays open
+            functions.get = reinterpret_cast<int (*)(void**)>(dlsym(library, "cuCtxGetCurrent"));
+            functions.set = reinterpret_cast<int (*)(void*)>(dlsym(library, "cuCtxSetCurrent"));
+        }
+        return functions;
+    }();
+    return found;
 }
 
 } // namespace
@@ -71,17 +91,17 @@ DeviceFacts device_facts(int device)
 
 CurrentDevice::CurrentDevice(int device)
 {
-    int current = -1;
-    if (cudaGetDevice(&current) == cudaSuccess && current != device) {
-        before_ = current;
-        cudaSetDevice(device);
+    if (driver().get != nullptr && driver().set != nullptr) {
+        driver().get(&before_);
+        driver().set(nullptr); // with none, the run time takes the device's primary one
     }
+    cudaSetDevice(device);
 }
 
 CurrentDevice::~CurrentDevice()
 {
-    if (before_ >= 0) {
-        cudaSetDevice(before_);
+    if (driver().set != nullptr) {
+        driver().set(before_);
     }
 }
 

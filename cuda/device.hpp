@@ -19,16 +19,17 @@ struct DeviceFacts {
 int device_count();
 DeviceFacts device_facts(int device);
 
-/// Makes a device the thread's current one for as long as this lives.
+/// Makes a device's primary context the thread's current one for as long as this lives, and then what was current
+/// before: libgomp leaves its own context current, and takes whatever it finds there for its own the next time.
 class CurrentDevice {
 public:
     explicit CurrentDevice(int device);
-    ~CurrentDevice();
+    ~CurrentDevice(); // NOLINT(performance-trivially-destructible): absent.cpp's has nothing to do
     CurrentDevice(const CurrentDevice&) = delete;
     CurrentDevice& operator=(const CurrentDevice&) = delete;
 
 private:
-    int before_ = -1;
+    void* before_ = nullptr;
 };
 
 /// Null where the device has no more.

@@ -1,5 +1,7 @@
 #include "device_count.hpp"
 
+#include "launch.hpp"
+
 #include <omp.h>
 
 namespace flashomp::offload {
@@ -18,7 +20,8 @@ int device_count()
 {
     static const int count = [] {
         int found = 0;
-        while (found < omp_get_num_devices() && device_answers(found)) {
+        // A build without GPU code asks nobody: where OMP_TARGET_OFFLOAD is MANDATORY, libgomp would end the process.
+        while (has_tensor_machine() && found < omp_get_num_devices() && device_answers(found)) {
             ++found;
         }
         return found;

@@ -6,6 +6,7 @@
 
 // Loops that the threads of a crew share out: iteration i belongs to the same lane in every loop of one trip count.
 // Under CUDA a block is 32 x warps threads; these macros are all that tells the two backends' plain machines apart.
+// NOLINTBEGIN(bugprone-macro-parentheses): i is a name
 #ifdef __CUDA_ARCH__
 #define FLASHOMP_FOR_CREW(i, count)                                                                                    \
     for (int i = static_cast<int>(threadIdx.y * 32 + threadIdx.x); i < (count); i += static_cast<int>(32 * blockDim.y))
@@ -17,6 +18,7 @@
 #define FLASHOMP_FOR_WARPS(i, count) FLASHOMP_DO_PRAGMA(omp for nowait) for (int i = 0; i < (count); ++i)
 #define FLASHOMP_FOR_LANES(i, count) FLASHOMP_DO_PRAGMA(omp simd) for (int i = 0; i < (count); ++i)
 #endif
+// NOLINTEND(bugprone-macro-parentheses)
 
 #pragma omp declare target
 

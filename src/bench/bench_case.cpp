@@ -172,17 +172,22 @@ Report BenchCase::forward()
 
 Report BenchCase::backward()
 {
+    return flashomp::backward(arguments(), options_);
+}
+
+BackwardArgs BenchCase::arguments()
+{
     BackwardArgs args;
     args.q = q_->view();
     args.k = k_->view();
     args.v = v_->view();
-    args.o = o_->view();
-    args.lse = lse_->view();
     args.dout = dout_->view();
-    args.dq = dq_->view();
-    args.dk = dk_->view();
-    args.dv = dv_->view();
-    return flashomp::backward(args, options_);
+    args.o = o_ ? o_->view() : TensorView{};
+    args.lse = lse_ ? lse_->view() : TensorView{};
+    args.dq = dq_ ? dq_->view() : TensorView{};
+    args.dk = dk_ ? dk_->view() : TensorView{};
+    args.dv = dv_ ? dv_->view() : TensorView{};
+    return args;
 }
 
 BackwardArgs BenchCase::on_host()

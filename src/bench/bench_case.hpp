@@ -55,6 +55,9 @@ public:
     void drop_outputs(bool backward);
     void make_outputs(bool backward);
 
+    /// All tensors where the calls find them; those that are not made are absent.
+    [[nodiscard]] BackwardArgs arguments();
+
     /// Bytes of the outputs of one direction.
     [[nodiscard]] std::int64_t output_bytes(bool backward);
 

@@ -2,6 +2,7 @@
 
 #include "memory.hpp"
 #include "standard.hpp"
+#include "standard_cuda.hpp"
 
 #include "place.hpp"
 #include "plan.hpp"
@@ -12,6 +13,7 @@
 #include "flashomp/error.hpp"
 
 #include <chrono>
+#include <memory>
 #include <new>
 #include <optional>
 #include <utility>
@@ -94,7 +96,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
             continue;
         }
         run_flashomp(*bench, direction, row, on_row);
-        if (settings_.beside_standard && space_.is_host() && !shape.packed) {
+        if (settings_.beside_standard && has_standard() && !shape.packed) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
             run_standard(*bench, direction, row, on_row);
@@ -150,21 +152,24 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
     const bool backward = direction == "backward";
     const int threads = settings_.options.threads > 0 ? settings_.options.threads : omp_get_max_threads();
     row.backend = "standard";
-    row.machine = "eigen-float32";
-    row.ran_on = host_name(threads);
+    row.on_device = on_device();
+    row.ran_on = on_device() ? choose_place(settings_.options).name : host_name(threads);
     try {
         const double expected = standard_speed_[direction] > 0 ? row.flops / standard_speed_[direction] : 0;
         if (expected > settings_.timing.most_seconds) {
             throw Error(fmt::format("not run: a call would take about {:.0f} s, and the time limit is {:.0f} s.",
                                     expected, settings_.timing.most_seconds));
         }
-        StandardAttention standard(bench, threads);
+        const std::unique_ptr<Standard> made =
+            on_device() ? make_standard_cuda(bench, space_) : std::make_unique<StandardAttention>(bench, threads);
+        Standard& standard = *made;
+        row.machine = standard.machine();
         bench.make_outputs(false);
         if (backward) {
             standard.forward(true);
         }
         const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
-        row.peak_bytes = peak_of(bench, backward, Space{}, call);
+        row.peak_bytes = peak_of(bench, backward, space_, call);
         if (time_if_right(bench, backward, call, row)) {
             standard_speed_[direction] = row.flops_per_second();
         }

@@ -15,7 +15,7 @@ struct RunSettings {
     Options options;
     DType dtype = DType::float32;
     std::vector<std::string> directions{"forward", "backward"};
-    bool beside_standard = false; ///< time standard attention too, on the host
+    bool beside_standard = false; ///< time standard attention too: has_standard()
     TimingSettings timing;
 };
 
@@ -33,6 +33,9 @@ public:
     /// Exactly `calls` calls of the first direction after what it needs (a forward call for backward), neither checked
     /// nor timed: for those who count events from outside.
     void only_call(const cost::Shape& shape, int calls);
+
+    /// Whether there is a standard attention for where the calls run: on the host, and on a CUDA device.
+    [[nodiscard]] bool has_standard() const { return space_.kind != Space::Kind::openmp; }
 
     [[nodiscard]] bool on_device() const { return !space_.is_host(); }
 

@@ -6,6 +6,7 @@
 #include "flashomp/error.hpp"
 
 #include <memory>
+#include <string>
 
 namespace flashomp::bench {
 
@@ -15,24 +16,42 @@ public:
     using Error::Error;
 };
 
+/// Both passes of standard attention over the tensors of a BenchCase.
+class Standard {
+public:
+    Standard() = default;
+    virtual ~Standard() = default;
+    Standard(const Standard&) = delete;
+    Standard& operator=(const Standard&) = delete;
+
+    /// For results: what multiplies, and in which type.
+    [[nodiscard]] virtual std::string machine() const = 0;
+
+    /// o and lse. Throws OutOfMemory, or Error on a GPU, where S and P do not fit into memory.
+    virtual void forward(bool keep_p) = 0;
+
+    /// dq, dk and dv, after forward(true). Throws as forward() does.
+    virtual void backward() = 0;
+};
+
 /// Standard attention on host threads, float32 whatever the dtype of the inputs, products by Eigen as this file is
 /// compiled: for the baseline instruction set. S = QKᵀ, P =
 /// softmax(S), O = PV, and in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP − rowsum(P∘dP)), dQ = dS·K, dK =
 /// dSᵀ·Q. For the backward pass P of all heads is kept, as automatic differentiation keeps it.
-class StandardAttention {
+class StandardAttention final : public Standard {
 public:
     /// Reads and writes the tensors of `bench`, which lives at least as long and is on the host. Throws NotBuilt for
     /// packed sequences.
     StandardAttention(BenchCase& bench, int threads);
-    ~StandardAttention();
+    ~StandardAttention() override;
     StandardAttention(const StandardAttention&) = delete;
     StandardAttention& operator=(const StandardAttention&) = delete;
 
-    /// o and lse. Throws OutOfMemory, before it takes any, where S and P do not fit into memory.
-    void forward(bool keep_p);
+    [[nodiscard]] std::string machine() const override { return "eigen-float32"; }
 
-    /// dq, dk and dv, after forward(true). Throws OutOfMemory as forward() does.
-    void backward();
+    /// OutOfMemory comes before any is taken.
+    void forward(bool keep_p) override;
+    void backward() override;
 
     /// Gives P back.
     void drop();

@@ -159,8 +159,9 @@ int run_bench(const BenchFlags& flags)
         return run_traffic(flags, settings, shapes);
     }
     bench::Runner runner(settings);
-    if (flags.beside_standard && runner.on_device()) {
-        print_notes({"standard attention is timed on the host only; bench/compare_pytorch.py has PyTorch's for a GPU"});
+    if (flags.beside_standard && !runner.has_standard()) {
+        print_notes({"standard attention is timed on the host and by the cuda backend only; bench/compare_pytorch.py "
+                     "has PyTorch's for a GPU"});
     }
     BenchOutput output(flags, settings);
     {
@@ -208,8 +209,9 @@ void add_bench_command(CLI::App& app, Command& chosen)
         ->type_name("NAME")
         ->take_all()
         ->allow_extra_args(false);
-    command->add_flag("--beside-standard", flags->beside_standard,
-                      "on the host: standard attention too, with S and P of all heads, until memory runs out");
+    command->add_flag(
+        "--beside-standard", flags->beside_standard,
+        "on the host and with backend cuda: standard attention too, with S and P of all heads, until memory runs out");
     add_number(*command, "--warmup", flags->timing.warmup, 0, 1000, "calls before timing (default 1)");
     add_number(*command, "--repetitions", flags->timing.repetitions, 1, 100000, "repetitions of each row (default 5)");
     add_number(*command, "--min-time", flags->timing.least_seconds, 0.0, 3600.0,

@@ -75,6 +75,18 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 constexpr std::int64_t cuda_block_floats = (std::int64_t{99} << 10) / 4;
 constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
 
+static_assert([] {
+    for (const Pass pass : {Pass::forward, Pass::backward_query, Pass::backward_key}) {
+        for (const int depth : {64, 128, 256}) {
+            if (cuda::tensor_shared_bytes(pass, depth, false) > 4 * cuda_block_floats ||
+                cuda::tensor_shared_bytes(pass, depth, true) > 4 * cuda_block_floats) {
+                return false;
+            }
+        }
+    }
+    return true;
+}());
+
 /// Plain blocks whose pieces fit the team-local memory of a GPU: the fastest on an H200, fastest first (OpenMP,
 /// measured at head_dim 64, docs/offload.md). A CUDA block has more memory, and 64 x 32 scores are work for all its
 /// threads.
