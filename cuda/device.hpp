@@ -29,7 +29,7 @@ public:
     CurrentDevice& operator=(const CurrentDevice&) = delete;
 
 private:
-    void* before_ = nullptr;
+    [[maybe_unused]] void* before_ = nullptr; // absent.cpp has no use for it
 };
 
 /// Null where the device has no more.
