@@ -5,9 +5,9 @@
 
 PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started once for each dtype and machine and served one
 shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
-seconds: flashomp (as it is; with --machines also with the kernels that every GPU runs, or with what directives alone give),
-FlashAttention-2 (flash), cuDNN (cudnn) and standard attention (math). Both sides are timed as synchronous calls on tensors in device memory, by
-wall-clock: a repetition is as many calls as take --min-time seconds, and the median of the repetitions counts. flashomp's
+seconds: flashomp (--machines: its OpenMP backend as it is, with the kernels that every GPU runs, or with what directives alone
+give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn) and standard
+attention (math). Both sides are timed as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and the median of the repetitions counts. flashomp's
 rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
 that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
 
@@ -29,8 +29,12 @@ import time
 SUITES = ("fa2", "repro", "decode", "varlen", "quick")
 SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
 # Name of the rows, environment, options.
-MACHINES = {"auto": ("flashomp", {}, []), "tensor": ("flashomp-tensor", {"FLASHOMP_DEVICE_ISA": "sm_80"}, []),
-            "plain": ("flashomp-plain", {}, ["--machine", "plain"])}
+EVERY_GPU = {"FLASHOMP_DEVICE_ISA": "sm_80"}
+MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
+            "tensor": ("flashomp-tensor", EVERY_GPU, ["--backend", "openmp"]),
+            "plain": ("flashomp-plain", {}, ["--backend", "openmp", "--machine", "plain"]),
+            "cuda": ("flashomp-cuda", {}, ["--backend", "cuda"]),
+            "cuda-tensor": ("flashomp-cuda-tensor", EVERY_GPU, ["--backend", "cuda"])}
 KERNELS = ("flash", "cudnn", "math")
 
 
@@ -238,14 +242,14 @@ def write(path, context, rows):
 
 
 def report(rows):
-    """One line for each direction: times, and how much faster flashomp is than the others."""
+    """One line for each direction: times, and how much faster the first is than the others."""
     for direction in ("forward", "backward"):
         here = [row for row in rows if row["direction"] == direction]
-        ours = next((row["real_time"] for row in here if row["implementation"] == "flashomp" and "real_time" in row), None)
+        ours = here[0].get("real_time")
         parts = []
         for row in here:
             if "real_time" in row:
-                ratio = f" ({row['real_time'] / ours:.2f}x)" if ours and row["implementation"] != "flashomp" else ""
+                ratio = f" ({row['real_time'] / ours:.2f}x)" if ours and row is not here[0] else ""
                 parts.append(f"{row['implementation']} {row['real_time']:.3f} ms{ratio}")
             else:
                 parts.append(f"{row['implementation']}: {row['error_message']}")

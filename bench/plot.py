@@ -30,6 +30,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 TEXT = "#7a828c"  # 3.9:1 on white and 4.8:1 on GitHub's dark
 # Okabe and Ito's colours, lightened or darkened until they stand out on white and on #0d1117 alike.
 STYLES = {
+    "flashomp-cuda": {"color": "#3f8f29", "marker": "o", "linewidth": 2.6, "zorder": 5},
+    "flashomp-cuda-tensor": {"color": "#3f8f29", "marker": "s", "linestyle": "--", "zorder": 4},
     "flashomp": {"color": "#e0571b", "marker": "o", "linewidth": 2.6, "zorder": 5},
     "flashomp-tensor": {"color": "#e0571b", "marker": "s", "linestyle": "--", "zorder": 4},
     "flashomp-plain": {"color": "#c9761a", "marker": "^", "linestyle": ":"},
@@ -176,12 +178,14 @@ def memory(panels, where):
 def ratio(panels, where):
     """flashomp's speed over that of the others: one line for each of them."""
     def value(row, others):
-        ours = others.get("flashomp")
+        ours = others.get(main)
         return row["real_time"] / ours["real_time"] if row["timed"] and ours and ours["timed"] else None
-    keep = {key: {name: rows for name, rows in lines.items() if name in ("flashomp", "pytorch-flash", "pytorch-cudnn")}
+    present = {name for lines in panels.values() for name in lines}
+    main = next(name for name in results.NAMES if name in present)
+    keep = {key: {name: rows for name, rows in lines.items() if name in (main, "pytorch-flash", "pytorch-cudnn")}
             for key, lines in panels.items()}
-    return lines_against_n(keep, f"flashomp's speed as a multiple of the others', {where}", "times", value, line_at=1,
-                           without=("flashomp",))
+    return lines_against_n(keep, f"{results.NAMES[main]}: speed as a multiple of the others', {where}", "times", value,
+                           line_at=1, without=(main,))
 
 
 def roofline(rows, peaks, where):

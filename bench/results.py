@@ -13,12 +13,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
 SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
-# In this order in every legend and table; the name that readers know.
+# In this order in every legend and table, the first that is there being what the others are compared with; the name that
+# readers know.
 NAMES = {
+    "flashomp-cuda": "flashomp, CUDA",
     "flashomp": "flashomp",
     "flashomp-tensor": "flashomp, kernels for every GPU",
     "flashomp-plain": "flashomp, directives alone",
     "flashomp-plain-global": "the same with tiles in ordinary memory",
+    "flashomp-cuda-tensor": "flashomp, CUDA, kernels for every GPU",
     "pytorch-flash": "FlashAttention-2 (PyTorch)",
     "pytorch-cudnn": "cuDNN (PyTorch)",
     "pytorch-math": "standard attention (PyTorch)",
@@ -31,6 +34,7 @@ STANDARD = ("pytorch-math", "standard")
 # set that are there are README's. A set is there when its first file is.
 SETS = (
     ("h200-fa2", "FlashAttention's grid on an H200", ("h200-fa2.json",)),
+    ("h200-cuda", "The CUDA backend on FlashAttention's grid on an H200", ("h200-cuda.json",)),
     ("h200-fa2-float16", "FlashAttention's grid on an H200, float16", ("h200-fa2-float16.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
     ("h200-machines", "Directives alone, tensor cores and Hopper's own instructions on an H200", ("h200-machines.json",)),
