@@ -12,25 +12,11 @@
 // anyway.
 #pragma once
 
-#include "hopper_items.cuh"
+#include "backward_items.cuh"
+#include "tile/warpgroup.cuh"
 #include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
-
-/// As for the forward pass; k and v with boxes of a key block, q and dout of a query block.
-struct BackwardMaps {
-    CUtensorMap q, k, v, dout;
-};
-
-/// What the kernels of a backward call hand on. Rows are padded to whole query blocks.
-struct BackwardScratch {
-    unsigned* counter = nullptr; ///< of items
-    int* turns = nullptr;        ///< a query block: how many key blocks have added to its dQ
-    float* lse = nullptr;        ///< base 2; +inf for rows without keys and beyond the end
-    float* delta = nullptr;      ///< D = rowsum(dO∘O)
-    float* dq = nullptr;         ///< [batch, head, query block] of tiles in the order of dq_place()
-    int blocks = 0;              ///< query blocks of a head
-};
 
 /// 16-bit type, head_dim and head_dim_v rounded up, and queries of a block.
 template <class Math_, int depth_, int block_m_>
@@ -44,50 +30,6 @@ struct BackwardShape {
     static constexpr int ds_bytes = query_panels * block_n * 128;
     static constexpr int dq_floats = block_m * depth;
     static_assert(dq_floats == groups * 64 * 64); // a 64x64 part for each warpgroup
-};
-
-/// A key block of one key head, and the query blocks that see it.
-template <class Shape>
-struct BackwardItem {
-    int batch, head_kv, j0, group; ///< j0 < 0: there are no more
-    int first, blocks;             ///< query blocks that see a key of this block
-    int start;                     ///< where among them it begins
-    int q_start, k_start;          ///< first rows of the sequence when packed
-    offload::Band band;
-
-    __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
-    {
-        const Schedule::Item item = schedule.item(index);
-        batch = item.batch;
-        head_kv = item.head;
-        group = p.heads_q / p.heads_kv;
-        j0 = item.block * Shape::block_n;
-        const offload::Sequence sequence = offload::sequence(p, batch);
-        q_start = static_cast<int>(sequence.q_start);
-        k_start = static_cast<int>(sequence.k_start);
-        band = offload::band_of(p, sequence);
-        const Range queries = j0 < band.k_len ? band.queries(j0, min(j0 + Shape::block_n, band.k_len)) : Range{};
-        first = queries.begin / Shape::block_m;
-        blocks = queries.end > queries.begin ? (queries.end + Shape::block_m - 1) / Shape::block_m - first : 0;
-        start = schedule.rotates ? item.block * blocks / schedule.blocks : 0;
-    }
-
-    /// Query heads of the group one after another; of each the blocks from the start's on, and then those before.
-    __device__ __forceinline__ int steps() const { return group * blocks; }
-    __device__ __forceinline__ int head(int step) const { return head_kv * group + step / blocks; }
-    __device__ __forceinline__ int block(int step) const { return first + (start + step) % blocks; }
-
-    /// When it is this key block's turn to add to the dQ of a query block to which `adding` key blocks do: in the order
-    /// in which they get there, if they all begin at the same time.
-    __device__ __forceinline__ int turn(const Schedule& schedule, const Range& adding, int query_block) const
-    {
-        const int own = j0 / Shape::block_n;
-        if (schedule.rotates) { // the last that starts here or before comes first, then those before it
-            const int newest = ((query_block + 1) * schedule.blocks - 1) / blocks;
-            return newest >= own ? newest - own : newest - own + schedule.blocks;
-        }
-        return schedule.descending ? adding.end - 1 - own : own - adding.begin;
-    }
 };
 
 template <class Shape>
@@ -105,26 +47,6 @@ struct BackwardMemory {
     Barrier dout_full[Shape::stages], dout_empty[Shape::stages];
     ItemSlots<BackwardItem<Shape>> items;
 };
-
-/// Key blocks that add to a query block's dQ.
-template <class Shape>
-__device__ __forceinline__ Range key_blocks(const offload::Band& band, int block)
-{
-    const int i0 = block * Shape::block_m;
-    if (i0 >= band.q_len) {
-        return {};
-    }
-    const Range keys = band.keys(i0, min(i0 + Shape::block_m, band.q_len));
-    return keys.end > keys.begin ? Range{keys.begin / Shape::block_n, (keys.end + Shape::block_n - 1) / Shape::block_n}
-                                 : Range{};
-}
-
-/// Where a query block's statistics and dQ are in BackwardScratch.
-__device__ __forceinline__ std::int64_t tile_of(const Params& p, const BackwardScratch& scratch, int batch, int head,
-                                                int block)
-{
-    return (static_cast<std::int64_t>(batch) * p.heads_q + head) * scratch.blocks + block;
-}
 
 /// The copying thread: draws items; brings keys and values, then queries, their statistics, and dO.
 template <class Shape>
@@ -235,7 +157,7 @@ template <class Shape>
 class BackwardGroup {
 public:
     __device__ __forceinline__ BackwardGroup(BackwardMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4)
+        : memory_(memory), p_(p), group_(group)
     {
     }
 
@@ -249,7 +171,7 @@ public:
             }
             attend(item);
             __syncwarp();
-            release(memory_.items.empty[place.index]);
+            at_.release(memory_.items.empty[place.index]);
         }
     }
 
@@ -276,12 +198,11 @@ private:
             stream(item, dk, dv);
         }
         sync_threads(all_keys, 256); // the other group has read k, too
-        const int row = item.j0 + 64 * group_ + 16 * static_cast<int>(warp_);
-        store(dk, p_.scale, p_.dk, p_.head_dim, memory_.k, item, row);
-        store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.v, item, row);
+        store(dk, p_.scale, p_.dk, p_.head_dim, memory_.k, item);
+        store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.v, item);
         publish_shared();
         __syncwarp();
-        release(memory_.kv_empty);
+        at_.release(memory_.kv_empty);
     }
 
     __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, float (&dk)[sums], float (&dv)[sums])
@@ -293,7 +214,7 @@ private:
         unsigned queries[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int j = item.j0 + 64 * group_ + 16 * static_cast<int>(warp_) + static_cast<int>(lane_ / 4) + 8 * half;
+            const int j = item.j0 + 64 * group_ + at_.row() + 8 * half;
             first_query[half] = max(0, j - item.band.high);
             const int end = min(item.band.q_len, j - item.band.low + 1);
             const bool is_there =
@@ -307,10 +228,9 @@ private:
         const int steps = item.steps();
         const int i_begin = item.first * block_m, i_end = i_begin + item.blocks * block_m;
         int i0 = i_begin + item.start * block_m;
-        const int whole_end = p_.q.is_packed ? item.band.q_len : i_end; // beyond are another sequence's rows
-        const auto clear_rest = [&](unsigned char* rows, int first) {
-            if (first + block_m > whole_end) {
-                clear_rows<block_m, Shape::panels>(rows, whole_end - first, own_threads());
+        const auto clear_rest = [&](unsigned char* rows, int first) { // another sequence's
+            if (p_.q.is_packed && first + block_m > item.band.q_len) {
+                clear_rows<block_m, Shape::panels>(rows, item.band.q_len - first, own_threads());
             }
         };
         memory_.q_full[q_.index].wait(q_.parity);
@@ -330,10 +250,10 @@ private:
             commit_products();
             probabilities(s, memory_.lse[stage], factor, i0, interior, first_query, queries);
             std::uint32_t p[block_m / 16][4];
-            round(s, p);
+            round<Math>(s, p);
             wait_products<0>();
             pin(dp);
-            const float2* const delta = reinterpret_cast<const float2*>(memory_.delta[stage]) + lane_ % 4;
+            const float2* const delta = reinterpret_cast<const float2*>(memory_.delta[stage]) + at_.lane % 4;
 #pragma unroll
             for (int i = 0; i < scores; i += 4) {
                 const float2 d = delta[i];
@@ -343,7 +263,7 @@ private:
                 dp[i + 3] = s[i + 3] * (dp[i + 3] - d.y);
             }
             std::uint32_t ds[block_m / 16][4];
-            round(dp, ds);
+            round<Math>(dp, ds);
             fence_products();
             issue_sums(dv, p, memory_.dout[stage]);
             commit_products();
@@ -352,7 +272,7 @@ private:
             share(ds, shared_ds);
             publish_shared();
             wait_products<0>(); // dv: no registers for its left operand beside what follows
-            release(memory_.dout_empty[stage]);
+            at_.release(memory_.dout_empty[stage]);
             sync_threads(all_keys, 256);
             float dq[32];
             fence_products();
@@ -379,7 +299,7 @@ private:
             commit_products();
             wait_products<0>(); // dk and the next s
             pin(s);
-            release(memory_.q_empty[stage]);
+            at_.release(memory_.q_empty[stage]);
             q_ = next;
             i0 = i_next;
         }
@@ -400,7 +320,7 @@ private:
         }
         publish_shared();
         __syncwarp();
-        release(memory_.dq_full);
+        at_.release(memory_.dq_full);
     }
 
     /// Transposed scores: the group's rows of k, or of v, times the rows of q, or of dO.
@@ -448,16 +368,10 @@ private:
                                                   const unsigned (&queries)[2]) const
     {
         if (i0 < interior.begin || i0 + block_m > interior.end) {
-            const int i_lane = i0 + static_cast<int>(lane_ % 4) * 2;
-            const int from[2] = {i_lane - first_query[0], i_lane - first_query[1]};
-#pragma unroll
-            for (int i = 0; i < scores; ++i) {
-                const int column = i / 4 * 8 + i % 2;
-                const int half = i / 2 % 2;
-                s[i] = static_cast<unsigned>(from[half] + column) < queries[half] ? s[i] : -infinity;
-            }
+            const int i_lane = i0 + at_.column();
+            hide(s, {i_lane - first_query[0], i_lane - first_query[1]}, queries);
         }
-        const float2* const of_lane = reinterpret_cast<const float2*>(lse) + lane_ % 4;
+        const float2* const of_lane = reinterpret_cast<const float2*>(lse) + at_.lane % 4;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
             const float2 l = of_lane[i];
@@ -468,67 +382,28 @@ private:
         }
     }
 
-    /// As left operands.
-    static __device__ __forceinline__ void round(const float (&s)[scores], std::uint32_t (&p)[block_m / 16][4])
-    {
-#pragma unroll
-        for (int step = 0; step < block_m / 16; ++step) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
-            }
-        }
-    }
-
     /// dsᵀ to shared memory: keys along the rows, 64 queries a panel.
     __device__ __forceinline__ void share(const std::uint32_t (&ds)[block_m / 16][4], unsigned char* shared) const
     {
-        const unsigned r = group_ * 64 + warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;
+        const unsigned r = group_ * 64 + at_.warp * 16 + at_.lane / 8 % 2 * 8 + at_.lane % 8;
         const std::uint32_t row = shared_address(shared) + r * 128;
 #pragma unroll
         for (int step = 0; step < block_m / 16; ++step) {
-            const unsigned chunk = step % 4 * 2 + lane_ / 16;
+            const unsigned chunk = step % 4 * 2 + at_.lane / 16;
             store_matrices(row + step / 4 * block_n * 128 + (chunk ^ (r % 8)) * 16, ds[step]);
         }
     }
 
     /// dk or dv, by way of the warp's rows of k or v, to memory.
     __device__ __forceinline__ void store(const float (&sum)[sums], float by, const offload::Tensor& tensor, int width,
-                                          unsigned char* shared, const BackwardItem<Shape>& item, int first)
+                                          unsigned char* shared, const BackwardItem<Shape>& item) const
     {
-        const std::uint32_t rows = shared_address(shared) + (group_ * 64 + warp_ * 16) * 128;
-        const unsigned r = lane_ / 8 % 2 * 8 + lane_ % 8;
-#pragma unroll
-        for (int step = 0; step < depth / 16; ++step) {
-            std::uint32_t rounded[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                rounded[i] = Math::pack(sum[8 * step + 2 * i] * by, sum[8 * step + 2 * i + 1] * by);
-            }
-            store_matrices(rows + chunk_offset<block_n>(r, 2 * step + lane_ / 16), rounded);
-        }
-        __syncwarp();
-        constexpr unsigned chunks = depth / 8;
+        const int row = 64 * group_ + 16 * static_cast<int>(at_.warp);
+        const int j = item.j0 + row;
         auto* const target = static_cast<std::uint16_t*>(tensor.data) + item.batch * tensor.batch +
-                             item.head_kv * tensor.head + item.k_start * tensor.row;
-#pragma unroll
-        for (int i = 0; i < 16 * static_cast<int>(chunks) / 32; ++i) {
-            const unsigned at = (i * 32 + lane_) / chunks;
-            const unsigned chunk = (i * 32 + lane_) % chunks;
-            const int j = first + static_cast<int>(at);
-            if (j < item.band.k_len && static_cast<int>(8 * chunk) < width) {
-                *reinterpret_cast<uint4*>(target + j * tensor.row + 8 * chunk) =
-                    load_shared_16(rows + chunk_offset<block_n>(at, chunk));
-            }
-        }
-    }
-
-    /// One lane speaks for its warp.
-    __device__ __forceinline__ void release(Barrier& barrier) const
-    {
-        if (lane_ == 0) {
-            barrier.arrive();
-        }
+                             item.head_kv * tensor.head + (item.k_start + j) * tensor.row;
+        store_rows<Math, block_n>(sum, by, by, shared_address(shared) + row * 128, target, tensor.row,
+                                  item.band.k_len - j, width);
     }
 
     static constexpr int all_keys = 1; ///< hardware barrier of both groups
@@ -540,7 +415,7 @@ private:
     BackwardMemory<Shape>& memory_;
     const Params& p_;
     const int group_;
-    const unsigned lane_, warp_;
+    const Lane at_;
     RingPlace<Shape::stages> q_;
     unsigned kv_parity_ = 0, dq_parity_ = 0;
     int ds_buffer_ = 0;
@@ -581,60 +456,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     } else {
         take_registers<240>();
         BackwardGroup<Shape>(memory, p, group).run(schedule);
-    }
-}
-
-/// D, and LSE to base 2, padded to whole query blocks (FlashAttention-2, Algorithm 2, line 4). Eight lanes have a row.
-template <class Shape>
-__global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardScratch scratch)
-{
-    using Math = typename Shape::Math;
-    const int padded = scratch.blocks * Shape::block_m;
-    const std::int64_t all = static_cast<std::int64_t>(p.batch) * p.heads_q * padded;
-    const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
-    const unsigned part = threadIdx.x % 8;
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        *scratch.counter = 0;
-    }
-    if (index >= all) {
-        return;
-    }
-    const int row = static_cast<int>(index % padded);
-    const int head = static_cast<int>(index / padded % p.heads_q);
-    const int batch = static_cast<int>(index / padded / p.heads_q);
-    if (row % Shape::block_m == 0 && part == 0) {
-        scratch.turns[index / Shape::block_m] = 0;
-    }
-    const offload::Sequence sequence = offload::sequence(p, batch);
-    const bool is_there = row < sequence.q_len;
-    float sum = 0.0F;
-    if (is_there) {
-        const auto* const o = static_cast<const std::uint16_t*>(p.o.data) + batch * p.o.batch + head * p.o.head +
-                              (sequence.q_start + row) * p.o.row;
-        const auto* const dout = static_cast<const std::uint16_t*>(p.dout.data) + batch * p.dout.batch +
-                                 head * p.dout.head + (sequence.q_start + row) * p.dout.row;
-        for (unsigned x = 8 * part; x < static_cast<unsigned>(p.head_dim_v); x += 64) {
-            const uint4 a = *reinterpret_cast<const uint4*>(o + x);
-            const uint4 b = *reinterpret_cast<const uint4*>(dout + x);
-            const std::uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                sum += Math::low(left[i]) * Math::low(right[i]) + Math::high(left[i]) * Math::high(right[i]);
-            }
-        }
-    }
-#pragma unroll
-    for (int apart = 4; apart > 0; apart /= 2) {
-        sum += __shfl_xor_sync(0xFFU << (threadIdx.x % 32 / 8 * 8), sum, apart);
-    }
-    if (part == 0) {
-        const float lse = is_there ? offload::row_stats(p.lse, batch, head, sequence.q_start)[row] : -infinity;
-        scratch.lse[index] = lse == -infinity ? infinity : lse * log2_e;
-        scratch.delta[index] = sum;
-        if (is_there && p.delta.data != nullptr) { // for the gradient of a sink
-            offload::row_stats(p.delta, batch, head, sequence.q_start)[row] = sum;
-            offload::row_stats(p.residual, batch, head, sequence.q_start)[row] = 0.0F;
-        }
     }
 }
 

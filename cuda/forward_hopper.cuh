@@ -8,6 +8,7 @@
 #pragma once
 
 #include "hopper_items.cuh"
+#include "tile/warpgroup.cuh"
 #include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
@@ -133,7 +134,7 @@ template <class Shape>
 class ForwardGroup {
 public:
     __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4)
+        : memory_(memory), p_(p), group_(group)
     {
     }
 
@@ -150,7 +151,7 @@ public:
             }
             attend(item);
             __syncwarp();
-            release(memory_.items.empty[place.index]);
+            at_.release(memory_.items.empty[place.index]);
         }
     }
 
@@ -171,7 +172,7 @@ private:
         factor_ = p_.scale * log2_e;
         // 8·ln 2 in logits: probabilities up to 256 are as exact in 16 bits as those up to 1 (see OnlineSoftmax).
         lag_ = offload::quotient(8.0F, factor_);
-        const int row = item.i0 + 64 * group_ + 16 * static_cast<int>(warp_) + static_cast<int>(lane_ / 4);
+        const int row = item.i0 + 64 * group_ + at_.row();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int i = row + 8 * half;
@@ -202,11 +203,11 @@ private:
         commit_products();
         wait_products<0>();
         pin(s);
-        release(memory_.k_empty[k_.index]);
+        at_.release(memory_.k_empty[k_.index]);
         k_.advance();
-        hide(s, j0, interior, padding);
+        hide(s, j0, item.band.k_len, interior, padding);
         softmax(s);
-        round(s, p);
+        round<Math>(s, p);
         if (p_.v.is_packed && j0 + block_n > item.band.k_len) { // 0 times what is not a number would be none
             memory_.v_full[v_.index].wait(v_.parity);
             clear_rows<block_n, Shape::panels_v>(memory_.v[v_.index], item.band.k_len - j0, own_threads());
@@ -226,13 +227,13 @@ private:
             pass_turn();
             wait_products<1>();
             pin(s);
-            release(memory_.k_empty[k_.index]);
+            at_.release(memory_.k_empty[k_.index]);
             k_.advance();
-            hide(s, j0, interior, padding);
+            hide(s, j0, item.band.k_len, interior, padding);
             const bool moved = softmax(s);
             wait_products<0>();
             pin(o);
-            release(memory_.v_empty[v_.index]);
+            at_.release(memory_.v_empty[v_.index]);
             v_.advance();
             if (moved) {
 #pragma unroll
@@ -240,7 +241,7 @@ private:
                     o[i] *= correction_[i / 2 % 2];
                 }
             }
-            round(s, p);
+            round<Math>(s, p);
         }
         memory_.v_full[v_.index].wait(v_.parity);
         fence_products();
@@ -248,7 +249,7 @@ private:
         commit_products();
         wait_products<0>();
         pin(o);
-        release(memory_.v_empty[v_.index]);
+        at_.release(memory_.v_empty[v_.index]);
         v_.advance();
     }
 
@@ -277,23 +278,20 @@ private:
     }
 
     /// -inf where the masks hide a key.
-    __device__ __forceinline__ void hide(float (&s)[scores], int j0, const Range& interior,
+    __device__ __forceinline__ void hide(float (&s)[scores], int j0, int k_len, const Range& interior,
                                          const std::uint8_t* padding) const
     {
         if (j0 >= interior.begin && j0 + block_n <= interior.end) {
             return;
         }
-        const int j = j0 + static_cast<int>(lane_ % 4) * 2;
-        const int from[2] = {j - first_key_[0], j - first_key_[1]};
+        const int j = j0 + at_.column();
+        cuda::hide(s, {j - first_key_[0], j - first_key_[1]}, keys_);
+        if (padding != nullptr) {
 #pragma unroll
-        for (int i = 0; i < scores; ++i) {
-            const int column = i / 4 * 8 + i % 2;
-            const int half = i / 2 % 2;
-            bool keeps = static_cast<unsigned>(from[half] + column) < keys_[half];
-            if (padding != nullptr && keeps) {
-                keeps = padding[j + column] != 0;
+            for (int i = 0; i < scores; ++i) {
+                const int column = j + i / 4 * 8 + i % 2;
+                s[i] = column < k_len && padding[column] == 0 ? -infinity : s[i];
             }
-            s[i] = keeps ? s[i] : -infinity;
         }
     }
 
@@ -332,18 +330,6 @@ private:
         return moves;
     }
 
-    /// Probabilities as left operands.
-    __device__ __forceinline__ void round(const float (&s)[scores], std::uint32_t (&p)[block_n / 16][4]) const
-    {
-#pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
-            }
-        }
-    }
-
     /// o and LSE.
     __device__ __forceinline__ void finish(const ForwardItem<Shape>& item, int row, float (&o)[sums])
     {
@@ -353,9 +339,7 @@ private:
         float by[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float sum = sum_[half];
-            sum += ptx::shuffle_xor<1>(sum);
-            sum += ptx::shuffle_xor<2>(sum);
+            const float sum = row_sum(sum_[half]);
             const float seen = limit_[half] == -infinity ? -infinity : base_[half] * p_.scale;
             const float above = has_sink ? ptx::max(seen, sink) : seen;
             const float top = above == -infinity ? 0.0F : above;
@@ -364,54 +348,24 @@ private:
             const bool dead = all == 0.0F; // a NaN is not: it must show
             by[half] = dead ? 0.0F : offload::quotient(move, all);
             const int i = row + 8 * half;
-            if (lane_ % 4 == 0 && i < item.band.q_len) {
+            if (at_.lane % 4 == 0 && i < item.band.q_len) {
                 lse[i] = dead ? -infinity : top + offload::log2_fast(all) * ln_2;
             }
         }
-        // To 16 bits, and by way of the warp's own rows of q's place, in whole rows of 16-byte chunks, to memory.
-        const bool has_any = item.blocks > 0; // else q's place is somebody else's, and o is 0
-        const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + warp_ * 16) * 128;
-        if (has_any) {
-            const unsigned r = lane_ / 8 % 2 * 8 + lane_ % 8;
-#pragma unroll
-            for (int step = 0; step < Shape::depth_v / 16; ++step) {
-                std::uint32_t rounded[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    rounded[i] = Math::pack(o[8 * step + 2 * i] * by[i % 2], o[8 * step + 2 * i + 1] * by[i % 2]);
-                }
-                store_matrices(rows + chunk_offset<Shape::block_m>(r, 2 * step + lane_ / 16), rounded);
-            }
-            __syncwarp();
+        const int first = item.i0 + group_ * 64 + static_cast<int>(at_.warp) * 16;
+        auto* const target = static_cast<std::uint16_t*>(p_.o.data) + item.batch * p_.o.batch + item.head * p_.o.head +
+                             (item.q_start + first) * p_.o.row;
+        const int count = item.band.q_len - first;
+        if (item.blocks == 0) { // q's place is somebody else's
+            store_zeros(target, p_.o.row, count, p_.head_dim_v);
+            return;
         }
-        constexpr unsigned chunks = Shape::depth_v / 8;
-        auto* const target = static_cast<std::uint16_t*>(p_.o.data) +
-                             (item.batch * p_.o.batch + item.head * p_.o.head + item.q_start * p_.o.row);
-        const int first = item.i0 + group_ * 64 + static_cast<int>(warp_) * 16;
-#pragma unroll
-        for (int i = 0; i < static_cast<int>(chunks) / 2; ++i) {
-            const unsigned r = (i * 32 + lane_) / chunks;
-            const unsigned chunk = (i * 32 + lane_) % chunks;
-            const int i_row = first + static_cast<int>(r);
-            if (i_row < item.band.q_len && static_cast<int>(8 * chunk) < p_.head_dim_v) {
-                *reinterpret_cast<uint4*>(target + i_row * p_.o.row + 8 * chunk) =
-                    has_any ? load_shared_16(rows + chunk_offset<Shape::block_m>(r, chunk)) : uint4{};
-            }
-        }
-        if (has_any) {
-            publish_shared();
-            __syncwarp();
-            release(memory_.q_empty[q_.index]);
-            q_.advance();
-        }
-    }
-
-    /// One lane speaks for its warp.
-    __device__ __forceinline__ void release(Barrier& barrier) const
-    {
-        if (lane_ == 0) {
-            barrier.arrive();
-        }
+        const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + at_.warp * 16) * 128;
+        store_rows<Math, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v);
+        publish_shared();
+        __syncwarp();
+        at_.release(memory_.q_empty[q_.index]);
+        q_.advance();
     }
 
     /// Hardware barrier of this group alone.
@@ -433,7 +387,7 @@ private:
     ForwardMemory<Shape>& memory_;
     const Params& p_;
     const int group_;
-    const unsigned lane_, warp_;
+    const Lane at_;
     RingPlace<Shape::stages> k_, v_;
     RingPlace<Shape::q_stages> q_;
     // Of the lane's two rows: statistics (offload/softmax.hpp), and the keys that they see.

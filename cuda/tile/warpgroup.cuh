@@ -1,0 +1,100 @@
+// What the warps of a warpgroup do with products in their registers (wgmma.cuh says how these lie there).
+#pragma once
+
+#include "tile/bulk_copy.cuh"
+#include "tile/ptx.hpp"
+
+namespace flashomp::cuda {
+
+/// Where a thread is in its warpgroup.
+struct Lane {
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+
+    /// The first of its two rows of 64; the other is 8 below.
+    __device__ __forceinline__ int row() const { return static_cast<int>(warp * 16 + lane / 4); }
+
+    /// The first of its two neighbouring columns of each eight.
+    __device__ __forceinline__ int column() const { return static_cast<int>(lane % 4 * 2); }
+
+    /// One lane speaks for its warp.
+    __device__ __forceinline__ void release(Barrier& barrier) const
+    {
+        if (lane == 0) {
+            barrier.arrive();
+        }
+    }
+};
+
+/// -inf where column c of row `half` of the lane's two is not in [first, first + count); `from` is c - first of its
+/// first column.
+template <int n>
+__device__ __forceinline__ void hide(float (&s)[n], const int (&from)[2], const unsigned (&count)[2])
+{
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+        const int half = i / 2 % 2;
+        s[i] = static_cast<unsigned>(from[half] + i / 4 * 8 + i % 2) < count[half] ? s[i] : -offload::infinity;
+    }
+}
+
+/// As left operands of the next product, 16 columns each.
+template <class Math, int n>
+__device__ __forceinline__ void round(const float (&s)[n], std::uint32_t (&p)[n / 8][4])
+{
+#pragma unroll
+    for (int step = 0; step < n / 8; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+        }
+    }
+}
+
+/// The sum over the four lanes that share a row.
+__device__ __forceinline__ float row_sum(float x)
+{
+    x += offload::ptx::shuffle_xor<1>(x);
+    return x + offload::ptx::shuffle_xor<2>(x);
+}
+
+/// A warp's 16 rows to memory, rounded to 16 bits and times `by` for each of a lane's two, in whole 16-byte chunks: by
+/// way of shared memory, from `rows` on, which are the warp's in a block of `block_rows` rows in panels. At most
+/// `count` rows of `width` columns.
+template <class Math, int block_rows, int n>
+__device__ __forceinline__ void store_rows(const float (&sum)[n], float by, float by_below, std::uint32_t rows,
+                                           std::uint16_t* target, std::int64_t stride, int count, int width)
+{
+    constexpr unsigned chunks = n / 4; // of a row
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned own = lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int step = 0; step < n / 8; ++step) {
+        const float* const x = sum + 8 * step;
+        const std::uint32_t rounded[4] = {
+            Math::pack(x[0] * by, x[1] * by), Math::pack(x[2] * by_below, x[3] * by_below),
+            Math::pack(x[4] * by, x[5] * by), Math::pack(x[6] * by_below, x[7] * by_below)};
+        store_matrices(rows + chunk_offset<block_rows>(own, 2 * step + lane / 16), rounded);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(chunks) / 2; ++i) {
+        const unsigned r = (i * 32 + lane) / chunks;
+        const unsigned chunk = (i * 32 + lane) % chunks;
+        if (static_cast<int>(r) < count && static_cast<int>(8 * chunk) < width) {
+            *reinterpret_cast<uint4*>(target + r * stride + 8 * chunk) =
+                load_shared_16(rows + chunk_offset<block_rows>(r, chunk));
+        }
+    }
+}
+
+/// Zeros instead.
+__device__ __forceinline__ void store_zeros(std::uint16_t* target, std::int64_t stride, int count, int width)
+{
+    for (int r = 0; r < min(count, 16); ++r) {
+        for (int x = static_cast<int>(threadIdx.x % 32) * 8; x < width; x += 256) {
+            *reinterpret_cast<uint4*>(target + r * stride + x) = uint4{};
+        }
+    }
+}
+
+} // namespace flashomp::cuda
