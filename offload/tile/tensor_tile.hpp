@@ -269,8 +269,10 @@ protected:
 
     FLASHOMP_INLINE void copy_stats(ColumnStatsBlock block, const float* source, int count)
     {
-        const unsigned c = thread() % columns; // several threads copy the same where there are more
-        ptx::copy_async_4(block.address + 4 * c, source + c, static_cast<int>(c) < count ? 4 : 0);
+        const unsigned c = thread();
+        if (c < columns) {
+            ptx::copy_async_4(block.address + 4 * c, source + c, static_cast<int>(c) < count ? 4 : 0);
+        }
     }
 
     /// By way of the stages, which are not in use yet, to the registers.
