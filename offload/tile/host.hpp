@@ -101,8 +101,8 @@ public:
         for (int r0 = 0; r0 < rows_; r0 += columns) {
             const std::ptrdiff_t depth = block.depth;
             matrix_columns({s.strip(r0), lanes, std::ptrdiff_t{s.columns} * lanes}, {stream.data, stream.padded, 1},
-                           {block.data + r0 * depth, lanes, depth * lanes}, stream.count,
-                           (rows_ - r0) / lanes, block.depth, Start::zero);
+                           {block.data + r0 * depth, lanes, depth * lanes}, stream.count, (rows_ - r0) / lanes,
+                           block.depth, Start::zero);
         }
     }
 

@@ -24,8 +24,8 @@ public:
 
     struct Scores {
         float* data;
-        int columns; ///< that there is room for
-        int count;   ///< in use
+        int columns;  ///< that there is room for
+        int count;    ///< in use
         void* packed; ///< room for what a machine makes of the tile before it multiplies
         [[nodiscard]] FLASHOMP_INLINE float* strip(int r) const { return data + std::ptrdiff_t{r} * columns; }
         FLASHOMP_INLINE float& at(int r, int c) const { return strip(r / lanes * lanes)[c * lanes + r % lanes]; }
@@ -257,12 +257,21 @@ protected:
                 part[0] += f(c);
             }
         }
-        [[nodiscard]] FLASHOMP_INLINE Vector get() const { return (part[0] + part[1]) + (part[2] + part[3]); }
+        [[nodiscard]] FLASHOMP_INLINE Vector get() const
+        {
+            return (part[0] + part[1]) + (part[2] + part[3]);
+        }
     };
 
-    static FLASHOMP_INLINE Vector* vectors(float* data) { return reinterpret_cast<Vector*>(data); }
+    static FLASHOMP_INLINE Vector* vectors(float* data)
+    {
+        return reinterpret_cast<Vector*>(data);
+    }
 
-    static constexpr int padded(int n) { return (n + lanes - 1) / lanes * lanes; }
+    static constexpr int padded(int n)
+    {
+        return (n + lanes - 1) / lanes * lanes;
+    }
 
     FLASHOMP_INLINE float* take(std::int64_t floats)
     {

@@ -27,15 +27,15 @@ struct Lanes {
 #endif
     }
 
-    /// exp2_fast() of each lane. With AVX-512's instructions for it, 2^x is 2^floor(x) · 2^(x - floor(x)); the polynomial
-    /// is of degree 5, a minimax fit of the relative error, and the result's is below 2.5e-7, too.
+    /// exp2_fast() of each lane. With AVX-512's instructions for it, 2^x is 2^floor(x) · 2^(x - floor(x)); the
+    /// polynomial is of degree 5, a minimax fit of the relative error, and the result's is below 2.5e-7, too.
     static FLASHOMP_INLINE Vector exp2(Vector x)
     {
 #if defined(__AVX512DQ__)
         const auto z = reinterpret_cast<__m512>(x);
         // Below -125 the result is to be 0 and not denormal; -inf would make the rest inf - inf.
         const __mmask16 whole = _mm512_cmp_ps_mask(z, _mm512_set1_ps(-125.0F), _CMP_NLT_UQ); // a NaN stays one
-        const __m512 f = _mm512_maskz_reduce_ps(whole, z, _MM_FROUND_TO_NEG_INF);           // x - floor(x), exact
+        const __m512 f = _mm512_maskz_reduce_ps(whole, z, _MM_FROUND_TO_NEG_INF);            // x - floor(x), exact
         __m512 y = _mm512_set1_ps(0.00186713F);
         y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.009017031F));
         y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.055799913F));
@@ -53,8 +53,8 @@ struct Lanes {
         y = y * f + 2.402264791363012e-1F;
         y = y * f + 6.931472028550421e-1F;
         y = y * f + 1.0F;
-        const Vector result = reinterpret_cast<Vector>(reinterpret_cast<Bits>(y) +
-                                                       (reinterpret_cast<Bits>(shifted) << 23));
+        const Vector result =
+            reinterpret_cast<Vector>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
         return x < -125.0F ? Vector{} : result;
 #endif
     }

@@ -49,7 +49,7 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
-offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const offload::HostIsa& isa)
+offload::Ran run_pass(const PassPlan& pass, const offload::Params& params)
 {
     switch (pass.machine) {
     case Machine::hopper:
@@ -62,7 +62,7 @@ offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const
     case Machine::automatic:
         break;
     }
-    return isa.run(params, pass.launch);
+    return pass.isa->run(params, pass.launch);
 }
 
 Report run_openmp(const Problem& problem)
@@ -92,8 +92,7 @@ Report run_openmp(const Problem& problem)
         pass.launch.crew_memory = crews.floats();
         pass.launch.units = staging.array(pass.units);
         pass.launch.counter = hopper.counter(i);
-        const offload::Ran ran =
-            run_pass(pass, hopper.with_maps(params, i), *place.hardware.isa); // not behind &&, which might not call it
+        const offload::Ran ran = run_pass(pass, hopper.with_maps(params, i)); // not behind &&, which might not call it
         on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {

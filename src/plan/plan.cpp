@@ -48,14 +48,14 @@ int teams_of(const Tiling& tiling, int team_threads)
 
 /// Host blocks: 64 resident rows keep the score tile, the accumulator and the resident block near L1; the stream
 /// block shrinks with the depth so that all pieces of a crew stay inside half a typical 1 MiB L2.
-Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
     const bool keys = pass == Pass::backward_key;
     const std::int64_t resident = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
     const std::int64_t stream = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
-    const int lanes = hardware.isa->lanes;
+    const int lanes = isa.lanes;
     const Blocks blocks =
         chosen(problem.choice.tiling,
                {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
@@ -66,7 +66,7 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats = hardware.isa->floats(pass, blocks.resident, blocks.stream, d, dv);
+    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream, d, dv);
     return launch;
 }
 
@@ -245,7 +245,7 @@ Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardw
     case Machine::automatic:
         break;
     }
-    return host_pass(pass, problem, hardware);
+    return host_pass(pass, problem, hardware, offload::isa_for(*hardware.isa, kernel_element(problem.dtype)));
 }
 
 /// Rows that lse has in all: one statistic each.
@@ -318,10 +318,10 @@ std::vector<Pass> passes_of(const Problem& problem)
 }
 
 /// Adds a machine to the names of a plan, once.
-void add_name(std::string& names, Machine machine, const Hardware& hardware)
+void add_name(std::string& names, const PassPlan& pass)
 {
     const std::string name =
-        machine == Machine::host ? fmt::format("host-{}", hardware.isa->name) : std::string(name_of(machine));
+        pass.machine == Machine::host ? fmt::format("host-{}", pass.isa->name) : std::string(name_of(pass.machine));
     if (names.find(name) == std::string::npos) {
         names += (names.empty() ? "" : "+") + name;
     }
@@ -329,14 +329,27 @@ void add_name(std::string& names, Machine machine, const Hardware& hardware)
 
 } // namespace
 
+offload::Element kernel_element(DType dtype)
+{
+    switch (dtype) {
+    case DType::bfloat16:
+        return offload::Element::bfloat16;
+    case DType::float16:
+        return offload::Element::float16;
+    default:
+        return offload::Element::float32;
+    }
+}
+
 Plan plan(const Problem& problem, const Hardware& hardware)
 {
     Plan plan;
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
+        planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
-        add_name(plan.machine_name, planned.machine, hardware);
+        add_name(plan.machine_name, planned);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);
             planned.launch.unit_count = static_cast<int>(planned.units.size());

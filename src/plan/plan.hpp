@@ -17,13 +17,14 @@ struct Hardware {
     int multiprocessors = 0;               ///< of the device; 0 when unknown
     bool has_hopper = false;               ///< whether the Hopper machine is there for it
     int threads = 1;                       ///< host threads
-    const offload::HostIsa* isa = nullptr; ///< host instruction set
+    const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
 };
 
 struct PassPlan {
     Machine machine = Machine::host;
-    offload::Launch launch;           ///< memory and units not yet assigned
-    std::vector<offload::Unit> units; ///< packed sequences only
+    const offload::HostIsa* isa = nullptr; ///< of machine host
+    offload::Launch launch;                ///< memory and units not yet assigned
+    std::vector<offload::Unit> units;      ///< packed sequences only
 };
 
 struct Plan {
@@ -35,6 +36,9 @@ struct Plan {
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
     std::int64_t partial_bytes = 0; ///< partial results of splits
 };
+
+/// The element type as the kernels see it.
+offload::Element kernel_element(DType dtype);
 
 /// Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);
