@@ -64,12 +64,12 @@ const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"amx", 16, false, has_amx, amx::run, amx::floats},
-        {"avx512_bf16", 16, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats},
-        {"avx512", 16, false, has_avx512, avx512::run, avx512::floats},
-        {"avx2", 8, false, has_avx2, avx2::run, avx2::floats},
+        {"amx", 16, 256, false, has_amx, amx::run, amx::floats},
+        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats},
+        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::floats},
+        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::floats},
 #endif
-        {"baseline", 4, false, [] { return true; }, baseline::run, baseline::floats},
+        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::floats},
     };
     return all;
 }

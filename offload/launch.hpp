@@ -46,6 +46,7 @@ struct Ran {
 struct HostIsa {
     std::string_view name;
     int lanes;                                ///< floats in a vector register
+    int most_rows;                            ///< resident rows of a block, where there are enough: a power of two
     bool only_bfloat16;                       ///< has nothing for the other element types
     bool (*is_supported)();                   ///< by this CPU and the kernel
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each

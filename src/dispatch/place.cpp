@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 #include <omp.h>
+#include <unistd.h>
 #include <vector>
 
 namespace flashomp {
@@ -51,6 +52,7 @@ Place choose_place(const Options& options)
     Place place;
     place.hardware.isa = &choose_host_isa();
     place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const Device& wanted = options.device;
     // The host machine was named, and it runs nowhere else: the choice of device is made with it.
     const bool host_only = options.machine == Machine::host;

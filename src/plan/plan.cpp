@@ -46,27 +46,44 @@ int teams_of(const Tiling& tiling, int team_threads)
     return tiling.teams > 0 ? tiling.teams : most / team_threads;
 }
 
-/// Host blocks: 64 resident rows keep the score tile, the accumulator and the resident block near L1; the stream
-/// block shrinks with the depth so that all pieces of a crew stay inside half a typical 1 MiB L2.
+/// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
+/// no more than make 16 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. Nothing
+/// here knows the number of threads, so that it does not change the bits.
+Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, std::int64_t cache_bytes)
+{
+    constexpr std::int64_t fewest_items = 16, fewest_rows = 64, typical_cache_bytes = std::int64_t{1} << 20;
+    const bool keys = pass == Pass::backward_key;
+    const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
+    const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
+    const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
+    const auto fits = [&](const Blocks& b) {
+        const std::int64_t floats = isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream,
+                                               static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+        return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
+    };
+    Blocks blocks{isa.most_rows, 128};
+    while (blocks.resident > fewest_rows && (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
+        blocks.resident /= 2;
+    }
+    while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
+        (blocks.stream > 64 ? blocks.stream : blocks.resident) /= 2;
+    }
+    return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
+            static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
+}
+
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
-    const bool keys = pass == Pass::backward_key;
-    const std::int64_t resident = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
-    const std::int64_t stream = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
-    const auto d = static_cast<int>(problem.head_dim);
-    const auto dv = static_cast<int>(problem.head_dim_v);
-    const int lanes = isa.lanes;
-    const Blocks blocks =
-        chosen(problem.choice.tiling,
-               {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
-                static_cast<int>(std::min<std::int64_t>(std::max(d, dv) <= 128 ? 128 : 64, round_up(stream, 4)))},
-               lanes, 1);
+    const Blocks blocks = chosen(problem.choice.tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes),
+                                 isa.lanes, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream, d, dv);
+    launch.crew_floats =
+        isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
+                   static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
     return launch;
 }
 

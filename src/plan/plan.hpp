@@ -17,6 +17,7 @@ struct Hardware {
     int multiprocessors = 0;               ///< of the device; 0 when unknown
     bool has_hopper = false;               ///< whether the Hopper machine is there for it
     int threads = 1;                       ///< host threads
+    std::int64_t core_cache_bytes = 0;     ///< a host core's own largest cache; 0 when unknown
     const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
 };
 
