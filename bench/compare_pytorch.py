@@ -14,8 +14,8 @@ that above the inputs: counted allocations on both sides. A row without a time s
 The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
 --resume adds what is missing, --seconds ends in time. Needs PyTorch, with CUDA unless --cpu is given; builds nothing.
 
---cpu compares on the host, both sides with --threads threads: PyTorch's flash and math kernels, and for float32 flashomp's
-own standard attention. Peak memory is then the most resident pages above those before the call, of the process.
+--cpu compares on the host, both sides with --threads threads: PyTorch's flash and math kernels, and with --beside-standard
+flashomp's own standard attention. Peak memory is then the most resident pages above those before the call.
 """
 
 import argparse
@@ -50,6 +50,7 @@ def parse_arguments(words=None):
     parser.add_argument("--machines", nargs="+", default=["auto"], choices=MACHINES)
     parser.add_argument("--kernels", nargs="*", choices=KERNELS, help="default: all")
     parser.add_argument("--cpu", action="store_true", help="compare on the host")
+    parser.add_argument("--beside-standard", action="store_true", help="time flashomp's standard attention too, with --cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides, with --cpu")
     parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -90,7 +91,9 @@ class Flashomp:
                    "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time),
                    "--time-limit", "10", *options]
         if arguments.cpu:
-            command += ["--threads", str(arguments.threads)] + (["--beside-standard"] if dtype == "float32" else [])
+            command += ["--threads", str(arguments.threads)]
+        if arguments.beside_standard:
+            command.append("--beside-standard")
         libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
