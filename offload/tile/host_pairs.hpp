@@ -235,15 +235,19 @@ private:
     /// One strip of scores as blocks [count / 32].
     static FLASHOMP_INLINE void pack_scores(PairBlock* target, std::ptrdiff_t plane, const float* strip, int count)
     {
-        const int whole = count / inner * inner;
-        for (int c = 0; c < whole; c += 2) {
-            store_pairs<terms>(_mm512_load_ps(strip + c * lanes), _mm512_load_ps(strip + (c + 1) * lanes),
-                               target + c / inner, plane, c % inner / 2);
+        int c = 0;
+        for (; c + inner <= count; c += inner, ++target, strip += int{inner} * int{lanes}) {
+#pragma GCC unroll 4
+            for (int pair = 0; pair < PairBlock::rows; ++pair) {
+                const float* even = strip + 2 * pair * lanes;
+                store_pairs<terms>(_mm512_load_ps(even), _mm512_load_ps(even + lanes), target, plane, pair);
+            }
         }
-        for (int c = whole; c < (count + inner - 1) / inner * inner; c += 2) {
-            const __m512 even = c < count ? _mm512_load_ps(strip + c * lanes) : _mm512_setzero_ps();
-            const __m512 odd = c + 1 < count ? _mm512_load_ps(strip + (c + 1) * lanes) : _mm512_setzero_ps();
-            store_pairs<terms>(even, odd, target + c / inner, plane, c % inner / 2);
+        for (int pair = 0; c < count && pair < PairBlock::rows; ++pair) {
+            const float* even = strip + 2 * pair * lanes;
+            store_pairs<terms>(c + 2 * pair < count ? _mm512_load_ps(even) : _mm512_setzero_ps(),
+                               c + 2 * pair + 1 < count ? _mm512_load_ps(even + lanes) : _mm512_setzero_ps(), target,
+                               plane, pair);
         }
     }
 };

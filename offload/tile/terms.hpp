@@ -86,7 +86,7 @@ FLASHOMP_INLINE __m512i rounded_pairs(__m512 even, __m512 odd)
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-/// Terms of pairs (even[i], odd[i]), one to each plane: the last one rounded, if the numbers may have more bits.
+/// Terms of pairs (even[i], odd[i]), one to each plane. Three hold all bits; of fewer the last one is rounded.
 template <int terms>
 FLASHOMP_INLINE void store_pairs(__m512 even, __m512 odd, PairBlock* block, std::ptrdiff_t plane, int row)
 {
@@ -94,7 +94,12 @@ FLASHOMP_INLINE void store_pairs(__m512 even, __m512 odd, PairBlock* block, std:
     for (int t = 0; t < terms - 1; ++t) {
         block[t * plane].row[row] = take_term(even, odd);
     }
-    block[(terms - 1) * plane].row[row] = rounded_pairs(even, odd);
+    if constexpr (terms == 3) {
+        block[2 * plane].row[row] =
+            _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16), _mm512_castps_si512(odd));
+    } else {
+        block[(terms - 1) * plane].row[row] = rounded_pairs(even, odd);
+    }
 }
 
 /// Even and odd elements of 32 that follow one another.

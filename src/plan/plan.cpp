@@ -57,8 +57,9 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
     const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
     const auto fits = [&](const Blocks& b) {
-        const std::int64_t floats = isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream,
-                                               static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+        const std::int64_t floats =
+            isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream, static_cast<int>(problem.head_dim),
+                       static_cast<int>(problem.head_dim_v));
         return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
     };
     Blocks blocks{isa.most_rows, 128};
@@ -66,7 +67,7 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
         blocks.resident /= 2;
     }
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
-        (blocks.stream > 64 ? blocks.stream : blocks.resident) /= 2;
+        blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
     }
     return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
@@ -74,16 +75,15 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
 
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
-    const Blocks blocks = chosen(problem.choice.tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes),
-                                 isa.lanes, 1);
+    const Blocks blocks =
+        chosen(problem.choice.tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes), isa.lanes, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats =
-        isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
-                   static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
+                                    static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
     return launch;
 }
 
