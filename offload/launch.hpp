@@ -52,6 +52,7 @@ struct HostIsa {
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
     /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
     std::int64_t (*floats)(Element, Pass, int, int, int, int);
+    void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test
 };
 
 /// All host builds in this library, best first; a CPU that has one has those after it, and the last one runs

@@ -98,4 +98,15 @@ std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_ro
     });
 }
 
+void exp2(const float* x, float* y)
+{
+    using Vector = Lanes<Isa>::Vector;
+    for (int i = 0; i < 16; i += Isa::lanes) {
+        Vector value;
+        __builtin_memcpy(&value, x + i, sizeof value);
+        value = Lanes<Isa>::exp2(value);
+        __builtin_memcpy(y + i, &value, sizeof value);
+    }
+}
+
 } // namespace flashomp::offload::FLASHOMP_ISA
