@@ -47,11 +47,11 @@ int teams_of(const Tiling& tiling, int team_threads)
 }
 
 /// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
-/// no more than make 16 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. Nothing
+/// no more than make 8 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. Nothing
 /// here knows the number of threads, so that it does not change the bits.
 Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, std::int64_t cache_bytes)
 {
-    constexpr std::int64_t fewest_items = 16, fewest_rows = 64, typical_cache_bytes = std::int64_t{1} << 20;
+    constexpr std::int64_t fewest_items = 8, fewest_rows = 64, typical_cache_bytes = std::int64_t{1} << 20;
     const bool keys = pass == Pass::backward_key;
     const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
