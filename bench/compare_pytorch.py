@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times flashomp and PyTorch's attention kernels on one GPU, shape by shape in turn, into one file.
+"""Times flashomp and PyTorch's attention kernels on one GPU or CPU, shape by shape in turn, into one file.
 
-    bench/compare_pytorch.py --bench PROGRAM --out FILE.json (--suite fa2 | --shapes FILE | --shape NAME ...)
+    bench/compare_pytorch.py --bench PROGRAM --out FILE.json (--suite fa2 | --shapes FILE | --shape NAME ...) [--cpu]
 
 PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started once for each dtype and machine and served one
 shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
@@ -12,11 +12,15 @@ rows carry their error against the reference and are refused where it is too lar
 that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
 
 The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
---resume adds what is missing, --seconds ends in time. Needs PyTorch with CUDA; builds nothing.
+--resume adds what is missing, --seconds ends in time. Needs PyTorch, with CUDA unless --cpu is given; builds nothing.
+
+--cpu compares on the host, both sides with --threads threads: PyTorch's flash and math kernels, and with --beside-standard
+flashomp's own standard attention. Peak memory is then the most resident pages above those before the call.
 """
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -36,6 +40,7 @@ MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
             "cuda": ("flashomp-cuda", {}, ["--backend", "cuda"]),
             "cuda-tensor": ("flashomp-cuda-tensor", EVERY_GPU, ["--backend", "cuda"])}
 KERNELS = ("flash", "cudnn", "math")
+CPU_KERNELS = ("flash", "math")
 
 
 def parse_arguments(words=None):
@@ -47,13 +52,20 @@ def parse_arguments(words=None):
     parser.add_argument("--shape", action="append", default=[], help="one more shape")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--machines", nargs="+", default=["auto"], choices=MACHINES)
-    parser.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS)
+    parser.add_argument("--kernels", nargs="*", choices=KERNELS, help="default: all")
+    parser.add_argument("--cpu", action="store_true", help="compare on the host")
+    parser.add_argument("--beside-standard", action="store_true", help="time flashomp's standard attention too, with --cpu")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides, with --cpu")
     parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--min-time", type=float, default=0.05)
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
     arguments = parser.parse_args(words)
+    if arguments.kernels is None:
+        arguments.kernels = list(CPU_KERNELS if arguments.cpu else KERNELS)
+    if arguments.cpu:
+        arguments.device = "host"
     shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape
     if arguments.shapes:
         lines = (line.split("#")[0].strip() for line in arguments.shapes.read_text().splitlines())
@@ -82,6 +94,10 @@ class Flashomp:
         command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
                    "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time),
                    "--time-limit", "10", *options]
+        if arguments.cpu:
+            command += ["--threads", str(arguments.threads)]
+        if arguments.beside_standard:
+            command.append("--beside-standard")
         libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -100,7 +116,7 @@ class Flashomp:
         self.process.stdin.flush()
         rows = []
         while "done" not in (row := self.line()):
-            rows.append(row | {"implementation": self.name})
+            rows.append({"implementation": self.name} | row)
         if "error" in row:
             rows = [failed(shape, direction, self.name, row["error"]) for direction in ("forward", "backward")]
         return rows
@@ -114,7 +130,7 @@ class Flashomp:
 class Pytorch:
     """PyTorch's kernels on the GPU that is first."""
 
-    device = "cuda"
+    device, prefix = "cuda", "pytorch"
 
     def __init__(self):
         import torch
@@ -170,6 +186,44 @@ class Pytorch:
         return isinstance(error, self.torch.cuda.OutOfMemoryError)
 
 
+class PytorchOnCpu(Pytorch):
+    """PyTorch's kernels on this machine's cores."""
+
+    device, prefix = "cpu", "pytorch-cpu"
+
+    def __init__(self, threads):
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        torch.set_num_threads(threads)
+        self.torch, self.use = torch, sdpa_kernel
+        self.backends = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+        self.label = f"PyTorch {torch.__version__}"
+        self.where = f"host ({threads} thread{'s' if threads > 1 else ''})"
+        self.versions = {"torch": torch.__version__}
+
+    def synchronize(self):
+        pass
+
+    def peak(self, call):
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+        before = resident("VmRSS")
+        call()
+        return max(0, resident("VmHWM") - before)
+
+    def release(self):
+        gc.collect()
+
+    def is_out_of_memory(self, error):
+        return "can't allocate memory" in str(error)
+
+
+def resident(key):
+    """Bytes of this process's pages."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+
 def sizes(shape):
     words = SHAPE.match(shape).groups()
     batch, heads, heads_kv, length, length_k, depth, depth_v = (int(word) if word else None for word in words[:7])
@@ -199,7 +253,7 @@ def timed(call, synchronize, repetitions, min_time):
 
 def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
     """Rows of one kernel for one shape: times, or why there is none."""
-    name = f"pytorch-{kernel}"
+    name = f"{pytorch.prefix}-{kernel}"
     rows = []
     try:
         with contextlib.closing(pytorch.calls(shape, dtype, kernel)) as calls:
@@ -218,7 +272,7 @@ def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
     finally:
         pytorch.release()
     return [row | {"label": f"{pytorch.label} {kernel} on {pytorch.where}", "ran_on": pytorch.where,
-                   "on_device": 1.0} for row in rows]
+                   "on_device": float(pytorch.device == "cuda")} for row in rows]
 
 
 def finished(row, dtype, ours):
@@ -284,7 +338,8 @@ def run(arguments, pytorch):
                 new += turn()
             ours = [row for row in new if row["implementation"].startswith("flashomp")]
             order = {name: place for place, name in enumerate(
-                [server.name for server in servers] + [f"pytorch-{kernel}" for kernel in KERNELS])}
+                [server.name for server in servers] + [f"{pytorch.prefix}-{kernel}" for kernel in KERNELS if pytorch] +
+                ["standard"])}
             new = [finished(row, dtype, ours) for row in sorted(new, key=lambda row: order[row["implementation"]])]
             rows += new
             write(arguments.out, context, rows)
@@ -296,7 +351,10 @@ def run(arguments, pytorch):
 
 def main():
     arguments = parse_arguments()
-    rows = run(arguments, Pytorch() if arguments.kernels else None)
+    pytorch = None
+    if arguments.kernels:
+        pytorch = PytorchOnCpu(arguments.threads) if arguments.cpu else Pytorch()
+    rows = run(arguments, pytorch)
     sys.exit(1 if any(row.get("is_wrong") for row in rows) else 0)
 
 

@@ -1,36 +1,87 @@
 #include "launch.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace flashomp::offload {
 
 #define FLASHOMP_DECLARE(isa)                                                                                          \
     namespace isa {                                                                                                    \
     Ran run(const Params& params, const Launch& launch);                                                               \
-    std::int64_t floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);                  \
+    std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v); \
+    void exp2(const float* x, float* y);                                                                               \
     }
 FLASHOMP_DECLARE(baseline)
 #if defined(__x86_64__)
 FLASHOMP_DECLARE(avx2)
 FLASHOMP_DECLARE(avx512)
+FLASHOMP_DECLARE(avx512_bf16)
+FLASHOMP_DECLARE(amx)
 #endif
 #undef FLASHOMP_DECLARE
+
+#if defined(__x86_64__)
+namespace {
+
+bool has_avx2()
+{
+    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+}
+
+bool has_avx512()
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+           __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+}
+
+bool has_avx512_bf16()
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
+}
+
+bool has_amx()
+{
+    static const bool granted = [] {
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+        constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24; // of leaf 7's EDX
+        if (!has_avx512_bf16() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 ||
+            (edx & (amx_bf16 | amx_tile)) != (amx_bf16 | amx_tile)) {
+            return false;
+        }
+        // Linux saves the tiles' registers only of processes that ask for them (arch_prctl(2)).
+        constexpr int arch_request_permission = 0x1023, tile_data = 18;
+        return syscall(SYS_arch_prctl, arch_request_permission, tile_data) == 0;
+    }();
+    return granted;
+}
+
+} // namespace
+#endif
 
 const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"avx512", 16,
-         [] {
-             return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                    __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-                    __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-         },
-         avx512::run, avx512::floats},
-        {"avx2", 8, [] { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }, avx2::run,
-         avx2::floats},
+        {"amx", 16, 256, false, has_amx, amx::run, amx::floats, amx::exp2},
+        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats, avx512_bf16::exp2},
+        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::floats, avx512::exp2},
+        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::floats, avx2::exp2},
 #endif
-        {"baseline", 4, [] { return true; }, baseline::run, baseline::floats},
+        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::floats, baseline::exp2},
     };
     return all;
+}
+
+const HostIsa& isa_for(const HostIsa& best, Element element)
+{
+    const HostIsa* isa = &best;
+    while (isa->only_bfloat16 && element != Element::bfloat16) {
+        ++isa; // in host_isas(), whose last one has all types
+    }
+    return *isa;
 }
 
 } // namespace flashomp::offload

@@ -45,14 +45,22 @@ struct Ran {
 /// A build of the host machine for one instruction set.
 struct HostIsa {
     std::string_view name;
-    int lanes;                                        ///< floats in a vector register
-    bool (*is_supported)();                           ///< by this CPU
-    Ran (*run)(const Params&, const Launch&);         ///< a pass on host threads, one crew each
-    std::int64_t (*floats)(Pass, int, int, int, int); ///< crew memory: pass, resident, stream, head_dim, head_dim_v
+    int lanes;                                ///< floats in a vector register
+    int most_rows;                            ///< resident rows of a block, where there are enough: a power of two
+    bool only_bfloat16;                       ///< has nothing for the other element types
+    bool (*is_supported)();                   ///< by this CPU and the kernel
+    Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
+    /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
+    std::int64_t (*floats)(Element, Pass, int, int, int, int);
+    void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test
 };
 
-/// All host builds in this library, best first; the last one runs everywhere.
+/// All host builds in this library, best first; a CPU that has one has those after it, and the last one runs
+/// everywhere.
 const std::vector<HostIsa>& host_isas();
+
+/// `best`, or where it has nothing for the element type the next after it.
+const HostIsa& isa_for(const HostIsa& best, Element element);
 
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
 Ran run_plain(const Params& params, const Launch& launch);

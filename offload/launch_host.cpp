@@ -1,7 +1,19 @@
-// The passes on host threads. Compiled once for every instruction set, with FLASHOMP_ISA naming it and
-// FLASHOMP_LANES, FLASHOMP_REGISTER_ROWS and FLASHOMP_REGISTER_VECTORS describing its registers.
+// The passes on host threads. Compiled once for every instruction set, with FLASHOMP_ISA naming it, FLASHOMP_LANES,
+// FLASHOMP_REGISTER_ROWS and FLASHOMP_REGISTER_VECTORS describing its registers, and FLASHOMP_PRODUCTS what multiplies.
 #include "pass.hpp"
+
+#define FLASHOMP_ON_VECTORS 0
+#define FLASHOMP_ON_PAIRS 1 // AVX-512-BF16: bfloat16
+#define FLASHOMP_ON_TILES 2 // AMX-BF16: all element types
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
 #include "tile/host.hpp"
+#elif FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
+#include "tile/host_dpbf16.hpp"
+#include "tile/host_pairs.hpp"
+#else
+#include "tile/host_amx.hpp"
+#include "tile/host_pairs.hpp"
+#endif
 
 #include <omp.h>
 
@@ -10,19 +22,58 @@ namespace flashomp::offload::FLASHOMP_ISA {
 // Its own type, so that no two instruction sets share an instantiation the linker could merge.
 struct Isa {
     static constexpr int lanes = FLASHOMP_LANES;
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
     static constexpr int register_rows = FLASHOMP_REGISTER_ROWS;
     static constexpr int register_vectors = FLASHOMP_REGISTER_VECTORS;
+    struct Session {};
+#elif FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
+    struct Session {};
+    template <int terms, bool adds>
+    static void multiply(float* c, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t, const PairBlock* b,
+                         std::ptrdiff_t, int m, int n, int k)
+    {
+        static_assert(terms == 1);
+        dpbf16_multiply<adds>(c, c_strip, a, b, m, n, k);
+    }
+#else
+    using Session = AmxSession;
+    template <int terms, bool adds>
+    static void multiply(float* c, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t plane_a,
+                         const PairBlock* b, std::ptrdiff_t plane_b, int m, int n, int k)
+    {
+        amx_multiply<terms, adds>(c, c_strip, a, plane_a, b, plane_b, m, n, k);
+    }
+#endif
 };
-using Machine = HostMachine<Isa>;
-static_assert(SummingMachine<Machine>);
 
-template <Pass pass, bool modified>
+/// Calls f<Machine>() for the machine of an element type.
+template <class F>
+static auto for_machine([[maybe_unused]] Element element, F f)
+{
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
+    return f.template operator()<HostMachine<Isa>>();
+#else
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_TILES
+    if (element == Element::float32) {
+        return f.template operator()<PairsMachine<Isa, Element::float32>>();
+    }
+    if (element == Element::float16) {
+        return f.template operator()<PairsMachine<Isa, Element::float16>>();
+    }
+#endif
+    return f.template operator()<PairsMachine<Isa, Element::bfloat16>>();
+#endif
+}
+
+template <class Machine, Pass pass, bool modified>
 static void run_pass(const Params& params, const Launch& launch)
 {
+    static_assert(SummingMachine<Machine>);
     const Work work(params, launch);
 #pragma omp parallel num_threads(launch.crews)
     {
         const int crew = omp_get_thread_num();
+        [[maybe_unused]] const Isa::Session session;
         const Machine tile(launch.crew_memory + crew * launch.crew_floats, launch.resident_rows, launch.stream_rows);
 #pragma omp for schedule(dynamic, 1)
         for (std::int64_t i = 0; i < work.items; ++i) {
@@ -33,14 +84,29 @@ static void run_pass(const Params& params, const Launch& launch)
 
 Ran run(const Params& params, const Launch& launch)
 {
-    for_pass(launch.pass, has_modifications(params),
-             [&]<Pass pass, bool modified>() { run_pass<pass, modified>(params, launch); });
+    for_machine(params.element, [&]<class Machine>() {
+        for_pass(launch.pass, has_modifications(params),
+                 [&]<Pass pass, bool modified>() { run_pass<Machine, pass, modified>(params, launch); });
+    });
     return {};
 }
 
-std::int64_t floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
+std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
 {
-    return crew_floats<Machine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    return for_machine(element, [&]<class Machine>() {
+        return crew_floats<Machine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    });
+}
+
+void exp2(const float* x, float* y)
+{
+    using Vector = Lanes<Isa>::Vector;
+    for (int i = 0; i < 16; i += Isa::lanes) {
+        Vector value;
+        __builtin_memcpy(&value, x + i, sizeof value);
+        value = Lanes<Isa>::exp2(value);
+        __builtin_memcpy(y + i, &value, sizeof value);
+    }
 }
 
 } // namespace flashomp::offload::FLASHOMP_ISA

@@ -21,8 +21,11 @@ struct DeviceInfo {
 /// GPU, else openmp.
 [[nodiscard]] std::vector<DeviceInfo> devices(Backend backend = Backend::automatic);
 
-/// The instruction set the host tile machine uses on this CPU: "baseline", "avx2" or "avx512". The environment
-/// variable FLASHOMP_HOST_ISA forces a lower one.
+/// The best instruction set that the host tile machine has for this CPU: "baseline", "avx2", "avx512", "avx512_bf16" or
+/// "amx". The environment variable FLASHOMP_HOST_ISA forces a lower one.
 [[nodiscard]] std::string host_isa();
+
+/// The same for tensors of one type: "avx512_bf16" has nothing for others than bfloat16, which run on "avx512".
+[[nodiscard]] std::string host_isa(DType dtype);
 
 } // namespace flashomp

@@ -47,7 +47,7 @@ std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params
                         "is a kernel for the dtype, head dim and options.");
         }
     }
-    name_machines(plan, hardware);
+    name_machines(plan);
     if (does_keys) {
         std::erase_if(plan.passes, [](const PassPlan& planned) { return planned.launch.pass == Pass::backward_key; });
     }

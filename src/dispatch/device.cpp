@@ -4,6 +4,7 @@
 
 #include "device_count.hpp"
 #include "host.hpp"
+#include "plan.hpp"
 
 #include "cuda/device.hpp"
 
@@ -132,6 +133,11 @@ const offload::HostIsa& choose_host_isa()
 std::string host_isa()
 {
     return std::string(choose_host_isa().name);
+}
+
+std::string host_isa(DType dtype)
+{
+    return std::string(offload::isa_for(choose_host_isa(), kernel_element(dtype)).name);
 }
 
 } // namespace flashomp

@@ -60,7 +60,7 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
-offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const offload::HostIsa& isa)
+offload::Ran run_pass(const PassPlan& pass, const offload::Params& params)
 {
     switch (pass.machine) {
     case Machine::hopper:
@@ -73,7 +73,7 @@ offload::Ran run_pass(const PassPlan& pass, const offload::Params& params, const
     case Machine::automatic:
         break;
     }
-    return isa.run(params, pass.launch);
+    return pass.isa->run(params, pass.launch);
 }
 
 /// All passes of a plan on the OpenMP backend. Whether they ran where they were sent.
@@ -89,8 +89,7 @@ bool run_openmp_passes(Plan& decided, const Problem& problem, const offload::Par
         pass.launch.crew_memory = crews.floats();
         pass.launch.units = staging.array(pass.units);
         pass.launch.counter = hopper.counter(i);
-        const offload::Ran ran =
-            run_pass(pass, hopper.with_maps(params, i), *hardware.isa); // not behind &&, which might not call it
+        const offload::Ran ran = run_pass(pass, hopper.with_maps(params, i)); // not behind &&, which might not call it
         on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {

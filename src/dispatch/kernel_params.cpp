@@ -5,18 +5,6 @@
 
 namespace flashomp {
 
-offload::Element kernel_element(DType dtype)
-{
-    switch (dtype) {
-    case DType::bfloat16:
-        return offload::Element::bfloat16;
-    case DType::float16:
-        return offload::Element::float16;
-    default:
-        return offload::Element::float32;
-    }
-}
-
 // Inputs and outputs share the kernels' structs, hence the casts; kernels write only what Problem holds as an output.
 
 offload::Tensor kernel_tensor(const ConstTensorView& view)

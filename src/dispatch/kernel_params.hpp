@@ -8,10 +8,9 @@
 
 namespace flashomp {
 
-/// Views as the kernels see them: q, k, v, o and their gradients; LSE; the element type.
+/// Views as the kernels see them: q, k, v, o and their gradients; LSE.
 offload::Tensor kernel_tensor(const ConstTensorView& view);
 offload::RowTensor kernel_rows(const ConstTensorView& view);
-offload::Element kernel_element(DType dtype);
 
 /// Scratch memory that one call's kernels share.
 struct Scratch {

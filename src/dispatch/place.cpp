@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 #include <omp.h>
+#include <unistd.h>
 #include <vector>
 
 namespace flashomp {
@@ -87,7 +88,10 @@ Place choose_place(const Options& options)
     Place place;
     place.hardware.backend = chosen_backend(options);
     place.hardware.isa = &choose_host_isa();
-    place.hardware.threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    // A caller's parallel region has the cores already.
+    const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+    place.hardware.threads = options.threads > 0 ? options.threads : threads;
+    place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const Device& wanted = options.device;
     if (options.stream && place.hardware.backend != Backend::cuda) {
         throw Error(

@@ -47,27 +47,44 @@ int teams_of(const Tiling& tiling, int team_threads)
     return tiling.teams > 0 ? tiling.teams : most / team_threads;
 }
 
-/// Host blocks: 64 resident rows keep the score tile, the accumulator and the resident block near L1; the stream
-/// block shrinks with the depth so that all pieces of a crew stay inside half a typical 1 MiB L2.
-Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+/// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
+/// no more than make 8 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. Nothing
+/// here knows the number of threads, so that it does not change the bits.
+Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, std::int64_t cache_bytes)
 {
+    constexpr std::int64_t fewest_items = 8, fewest_rows = 64, typical_cache_bytes = std::int64_t{1} << 20;
     const bool keys = pass == Pass::backward_key;
-    const std::int64_t resident = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
-    const std::int64_t stream = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
-    const auto d = static_cast<int>(problem.head_dim);
-    const auto dv = static_cast<int>(problem.head_dim_v);
-    const int lanes = hardware.isa->lanes;
+    const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
+    const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
+    const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
+    const auto fits = [&](const Blocks& b) {
+        const std::int64_t floats =
+            isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream, static_cast<int>(problem.head_dim),
+                       static_cast<int>(problem.head_dim_v));
+        return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
+    };
+    Blocks blocks{isa.most_rows, 128};
+    while (blocks.resident > fewest_rows && (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
+        blocks.resident /= 2;
+    }
+    while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
+        blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
+    }
+    return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
+            static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
+}
+
+Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
+{
     const Blocks blocks =
-        chosen(problem.choice.tiling,
-               {static_cast<int>(std::min<std::int64_t>(64, round_up(resident, lanes))),
-                static_cast<int>(std::min<std::int64_t>(std::max(d, dv) <= 128 ? 128 : 64, round_up(stream, 4)))},
-               lanes, 1);
+        chosen(problem.choice.tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes), isa.lanes, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats = hardware.isa->floats(pass, blocks.resident, blocks.stream, d, dv);
+    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
+                                    static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
     return launch;
 }
 
@@ -283,7 +300,7 @@ Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardw
     case Machine::automatic:
         break;
     }
-    return host_pass(pass, problem, hardware);
+    return host_pass(pass, problem, hardware, offload::isa_for(*hardware.isa, kernel_element(problem.dtype)));
 }
 
 /// Rows that lse has in all: one statistic each.
@@ -356,10 +373,10 @@ std::vector<Pass> passes_of(const Problem& problem)
 }
 
 /// Adds a machine to the names of a plan, once.
-void add_name(std::string& names, Machine machine, const Hardware& hardware)
+void add_name(std::string& names, const PassPlan& pass)
 {
     const std::string name =
-        machine == Machine::host ? fmt::format("host-{}", hardware.isa->name) : std::string(name_of(machine));
+        pass.machine == Machine::host ? fmt::format("host-{}", pass.isa->name) : std::string(name_of(pass.machine));
     if (names.find(name) == std::string::npos) {
         names += (names.empty() ? "" : "+") + name;
     }
@@ -367,11 +384,23 @@ void add_name(std::string& names, Machine machine, const Hardware& hardware)
 
 } // namespace
 
-void name_machines(Plan& plan, const Hardware& hardware)
+void name_machines(Plan& plan)
 {
     plan.machine_name.clear();
     for (const PassPlan& pass : plan.passes) {
-        add_name(plan.machine_name, pass.machine, hardware);
+        add_name(plan.machine_name, pass);
+    }
+}
+
+offload::Element kernel_element(DType dtype)
+{
+    switch (dtype) {
+    case DType::bfloat16:
+        return offload::Element::bfloat16;
+    case DType::float16:
+        return offload::Element::float16;
+    default:
+        return offload::Element::float32;
     }
 }
 
@@ -381,6 +410,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
+        planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);
@@ -392,7 +422,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         }
         plan.passes.push_back(std::move(planned));
     }
-    name_machines(plan, hardware);
+    name_machines(plan);
     plan.lse_bytes = 4 * statistic_rows(problem);
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
     if (!problem.is_backward) {

@@ -18,13 +18,15 @@ struct Hardware {
     int multiprocessors = 0;               ///< of the device; 0 when unknown
     bool has_hopper = false;               ///< whether the Hopper machine is there for it
     int threads = 1;                       ///< host threads
-    const offload::HostIsa* isa = nullptr; ///< host instruction set
+    std::int64_t core_cache_bytes = 0;     ///< a host core's own largest cache; 0 when unknown
+    const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
 };
 
 struct PassPlan {
     Machine machine = Machine::host;
-    offload::Launch launch;           ///< memory and units not yet assigned
-    std::vector<offload::Unit> units; ///< packed sequences only
+    const offload::HostIsa* isa = nullptr; ///< of machine host
+    offload::Launch launch;                ///< memory and units not yet assigned
+    std::vector<offload::Unit> units;      ///< packed sequences only
 };
 
 struct Plan {
@@ -37,10 +39,13 @@ struct Plan {
     std::int64_t partial_bytes = 0; ///< partial results of splits
 };
 
+/// The element type as the kernels see it.
+offload::Element kernel_element(DType dtype);
+
 /// Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);
 
 /// Sets the plan's machine_name from its passes.
-void name_machines(Plan& plan, const Hardware& hardware);
+void name_machines(Plan& plan);
 
 } // namespace flashomp

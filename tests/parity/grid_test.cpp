@@ -135,8 +135,8 @@ private:
                 return;
             }
             const auto [first, second] = attention.run(on_target(attention.options));
-            expect_ran_on_target(first);
-            expect_ran_on_target(second);
+            expect_ran_on_target(first, dtype);
+            expect_ran_on_target(second, dtype);
             std::vector<Comparison> comparisons = attention.compare(expected);
             if (!cell.can_judge_dq(test.pair, dtype)) {
                 std::erase_if(comparisons, [](const Comparison& c) { return std::string(c.name) == "dq"; });
@@ -172,7 +172,7 @@ protected:
     void repeat(AttentionCase& attention, int rounds)
     {
         const Options options = on_target(attention.options);
-        expect_ran_on_target(attention.run(options).second);
+        expect_ran_on_target(attention.run(options).second, attention.dtype());
         const Results first = attention.take_results();
         for (int round = 1; round < rounds && !HasFailure(); ++round) {
             static_cast<void>(attention.run(options));
@@ -203,7 +203,7 @@ TEST_P(GridRuns, FiftyBackwardRunsGiveTheSameBits)
         static_cast<void>(forward(attention.forward_args(), on_target(attention.options)));
         for (int round = 0; round < 50 && !HasFailure(); ++round) {
             const BackwardArgs args = attention.backward_args();
-            expect_ran_on_target(backward(args, on_target(attention.options)));
+            expect_ran_on_target(backward(args, on_target(attention.options)), dtype);
             EXPECT_TRUE(same_bits(attention.dq, first.dq)) << "dq";
             EXPECT_TRUE(same_bits(attention.dk, first.dk)) << "dk";
             EXPECT_TRUE(same_bits(attention.dv, first.dv)) << "dv";
@@ -240,7 +240,7 @@ TEST_P(GridRuns, InputsTimesFiveDoNotOverflow)
             SCOPED_TRACE(::testing::Message() << name_of(dtype) << " head_dim " << head_dim);
             AttentionCase attention({1, 2, 1, 256, 217, head_dim, head_dim}, dtype, 803, 5.0F);
             attention.options.causal = Causal::top_left;
-            expect_ran_on_target(attention.run(on_target(attention.options)).second);
+            expect_ran_on_target(attention.run(on_target(attention.options)).second, dtype);
             for (const HostTensor* result : {&attention.o, &attention.dq, &attention.dk, &attention.dv}) {
                 const std::vector<double> values = doubles(*result);
                 EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); }));

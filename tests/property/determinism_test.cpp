@@ -34,15 +34,39 @@ TEST_P(Determinism, TwentyBackwardRuns)
 
 TEST_P(Determinism, AnyNumberOfThreads)
 {
-    AttentionCase attention(shape, DType::float32, 32);
-    Options options = on_target(causal());
-    options.threads = 1;
-    static_cast<void>(attention.run(options));
-    const Results one = attention.take_results();
-    for (const int threads : {2, 3}) {
-        options.threads = threads;
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        AttentionCase attention(shape, dtype, 32);
+        Options options = on_target(causal());
+        options.threads = 1;
+        expect_ran_on_target(attention.run(options).second, dtype);
+        const Results one = attention.take_results();
+        for (const int threads : {2, 3}) {
+            options.threads = threads;
+            static_cast<void>(attention.run(options));
+            expect_same_bits(one, attention.take_results());
+        }
+    }
+}
+
+TEST_P(Determinism, AnyNumberOfResidentRows)
+{
+    if (target_.machine != Machine::host) {
+        GTEST_SKIP() << "promised for the host machine only";
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        AttentionCase attention(shape, dtype, 35);
+        Options options = on_target(causal());
+        options.tiling.resident_rows = 16;
+        options.tiling.stream_rows = 64;
         static_cast<void>(attention.run(options));
-        expect_same_bits(one, attention.take_results());
+        const Results first = attention.take_results();
+        for (const int rows : {32, 48, 128}) {
+            options.tiling.resident_rows = rows;
+            static_cast<void>(attention.run(options));
+            const Results again = attention.take_results();
+            EXPECT_TRUE(same_bits(again.o, first.o)) << "o, " << rows << " rows";
+            EXPECT_TRUE(same_bits(again.lse, first.lse)) << "lse, " << rows << " rows";
+        }
     }
 }
 

@@ -78,7 +78,7 @@ class DropoutMask : public EveryTargetTest {
 protected:
     void check(AttentionCase& attention, const Options& options, const Mask& expected)
     {
-        expect_ran_on_target(attention.run(options).second);
+        expect_ran_on_target(attention.run(options).second, attention.dtype());
         EXPECT_EQ(mask_in_o(attention), expected) << "forward";
         EXPECT_EQ(mask_in_dv(attention), expected) << "backward";
     }
@@ -141,7 +141,7 @@ TEST_P(DropoutMask, CountsFromTheStartOfEachPackedSequence)
         }
     }
     packed.add_dropout(0.3);
-    expect_ran_on_target(packed.run(on_target(packed.options)).second);
+    expect_ran_on_target(packed.run(on_target(packed.options)).second, packed.dtype());
     const Mask expected = drawn(packed); // [4, 2, 40, 40]: the longest lengths
     const auto* o = static_cast<const float*>(packed.o.data());
     for (std::int64_t b = 0, row = 0; b < 4; ++b) {

@@ -34,8 +34,10 @@ protected:
             return view;
         };
         Part part = empty_like(attention, attention.dtype());
-        expect_ran_on_target(forward(
-            {attention.q.view(), keys(attention.k), keys(attention.v), part.o.view(), part.lse.view()}, on_target({})));
+        expect_ran_on_target(
+            forward({attention.q.view(), keys(attention.k), keys(attention.v), part.o.view(), part.lse.view()},
+                    on_target({})),
+            attention.dtype());
         return part;
     }
 

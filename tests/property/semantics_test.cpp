@@ -16,8 +16,8 @@ protected:
     Results run(AttentionCase& attention)
     {
         const auto [first, second] = attention.run(on_target(attention.options));
-        expect_ran_on_target(first);
-        expect_ran_on_target(second);
+        expect_ran_on_target(first, attention.dtype());
+        expect_ran_on_target(second, attention.dtype());
         return attention.take_results();
     }
 };

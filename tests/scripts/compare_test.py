@@ -21,6 +21,7 @@ class Pretended:
     """Takes no time; flash works, math has no memory for long sequences, cudnn has no kernel."""
 
     label, where, versions = "pretended 1", "nowhere", {"torch": "pretended"}
+    device, prefix = "cuda", "pytorch"
 
     def __init__(self):
         self.count = 0

@@ -20,8 +20,8 @@ protected:
     void check(AttentionCase& attention)
     {
         const auto [first, second] = attention.run(on_target(attention.options));
-        expect_ran_on_target(first);
-        expect_ran_on_target(second);
+        expect_ran_on_target(first, dtype());
+        expect_ran_on_target(second, dtype());
         attention.expect_close();
     }
 };

@@ -48,6 +48,8 @@ inline bool is_built(Backend backend)
 inline std::vector<Target> targets()
 {
     std::vector<Target> all = {
+        {"host_amx", Machine::host, false, "amx"},
+        {"host_avx512_bf16", Machine::host, false, "avx512_bf16"},
         {"host_avx512", Machine::host, false, "avx512"},
         {"host_avx2", Machine::host, false, "avx2"},
         {"host_baseline", Machine::host, false, "baseline"},
@@ -117,7 +119,7 @@ protected:
         return options;
     }
 
-    void expect_ran_on_target(const Report& report) const
+    void expect_ran_on_target(const Report& report, DType dtype) const
     {
         EXPECT_EQ(report.on_device, target_.is_device) << report.ran_on;
         EXPECT_EQ(report.backend, target_.backend == Backend::cuda ? "cuda" : "openmp");
@@ -128,7 +130,10 @@ protected:
             EXPECT_TRUE(target_.isa != "sm_80" || report.machine.find("hopper") == std::string::npos) << report.machine;
             return;
         }
-        const std::string isa = target_.isa.empty() ? host_isa() : target_.isa;
+        std::string isa = target_.isa.empty() ? host_isa(dtype) : target_.isa;
+        if (isa == "avx512_bf16" && dtype != DType::bfloat16) { // it has nothing for these
+            isa = "avx512";
+        }
         EXPECT_EQ(report.machine, target_.machine == Machine::plain ? "plain" : "host-" + isa);
     }
 

@@ -104,7 +104,7 @@ std::array<float, n> row_of(const Machine::Accumulator& a, int r)
 /// A row of a 2 x 2 tile.
 std::array<float, block> row_of(const Machine::Scores& s, int r)
 {
-    return {s.data[r], s.data[s.rows + r]};
+    return {s.at(r, 0), s.at(r, 1)};
 }
 
 // What issue 2 prints, in full.
