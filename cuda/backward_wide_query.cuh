@@ -184,7 +184,7 @@ private:
                 s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -lse_[half]));
                 sum_[half] += s[i];
             }
-            pin(s); // computed while the second product runs
+            compute_now(sum_[0] + sum_[1]);
             wait_products<0>();
             pin(dp);
             at_.release(memory_.v_empty[v_.index]);
