@@ -65,7 +65,7 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
     for (;;) {
         memory.items.empty[place.index].wait(place.parity ^ 1U);
         BackwardItem<Shape>& item = memory.items.item[place.index];
-        const int index = draw_item(scratch.counter, schedule.items());
+        const int index = draw_item(scratch.counters, schedule.items());
         if (index < 0) {
             item.j0 = -1;
         } else {

@@ -13,12 +13,14 @@ struct BackwardMaps {
 
 /// What the kernels of a backward call hand on. Rows are padded to whole query blocks.
 struct BackwardScratch {
-    unsigned* counter = nullptr; ///< of items
-    int* turns = nullptr;        ///< a query block: how many key blocks have added to its dQ
-    float* lse = nullptr;        ///< base 2; +inf for rows without keys and beyond the end
-    float* delta = nullptr;      ///< D = rowsum(dO∘O)
-    float* dq = nullptr;         ///< [batch, head, query block] of tiles in the order of dq_place()
-    int blocks = 0;              ///< query blocks of a head
+    unsigned* counters = nullptr; ///< of items: of the first kernel that draws them, and of a second
+    float* lse = nullptr;         ///< base 2; +inf for rows without keys and beyond the end
+    float* delta = nullptr;       ///< D = rowsum(dO∘O)
+    int blocks = 0;               ///< query blocks of a head
+
+    // Where all products are done in one pass, else null:
+    int* turns = nullptr; ///< a query block: how many key blocks have added to its dQ
+    float* dq = nullptr;  ///< [batch, head, query block] of tiles in the order of dq_place()
 };
 
 /// A key block of one key head, and the query blocks that see it.
@@ -94,8 +96,8 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
     const std::int64_t all = static_cast<std::int64_t>(p.batch) * p.heads_q * padded;
     const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
     const unsigned part = threadIdx.x % 8;
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        *scratch.counter = 0;
+    if (blockIdx.x == 0 && threadIdx.x < 2) {
+        scratch.counters[threadIdx.x] = 0;
     }
     if (index >= all) {
         return;
@@ -103,7 +105,7 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
     const int row = static_cast<int>(index % padded);
     const int head = static_cast<int>(index / padded % p.heads_q);
     const int batch = static_cast<int>(index / padded / p.heads_q);
-    if (row % Shape::block_m == 0 && part == 0) {
+    if (scratch.turns != nullptr && row % Shape::block_m == 0 && part == 0) {
         scratch.turns[index / Shape::block_m] = 0;
     }
     const offload::Sequence sequence = offload::sequence(p, batch);

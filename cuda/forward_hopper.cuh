@@ -35,34 +35,6 @@ struct ForwardShape {
     static_assert(panels_v <= panels); // o leaves by way of q's place
 };
 
-/// A query block of one head, and the keys that it sees.
-template <class Shape>
-struct ForwardItem {
-    int batch, head, head_kv, i0; ///< i0 < 0: there are no more
-    int q_start, k_start;         ///< first rows of the sequence when packed
-    int blocks, keys_begin;       ///< of keys, from a multiple of block_n on
-    Range interior;               ///< keys that all rows see
-    offload::Band band;
-
-    __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
-    {
-        const Schedule::Item item = schedule.item(index);
-        batch = item.batch;
-        head = item.head;
-        head_kv = head / (p.heads_q / p.heads_kv);
-        i0 = item.block * Shape::block_m;
-        const offload::Sequence sequence = offload::sequence(p, batch);
-        k_start = static_cast<int>(sequence.k_start);
-        q_start = static_cast<int>(sequence.q_start);
-        band = offload::band_of(p, sequence);
-        const int end = min(i0 + Shape::block_m, band.q_len);
-        const Range keys = i0 < band.q_len ? band.keys(i0, end) : Range{};
-        keys_begin = keys.begin / Shape::block_n * Shape::block_n;
-        blocks = keys.end > keys.begin ? (keys.end - keys_begin + Shape::block_n - 1) / Shape::block_n : 0;
-        interior = p.key_padding_mask == nullptr && blocks > 0 ? band.interior_keys(i0, end) : Range{};
-    }
-};
-
 template <class Shape>
 struct ForwardMemory {
     alignas(1024) unsigned char q[Shape::q_stages][Shape::q_bytes];
@@ -71,7 +43,7 @@ struct ForwardMemory {
     Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages];
     Barrier k_full[Shape::stages], k_empty[Shape::stages];
     Barrier v_full[Shape::stages], v_empty[Shape::stages];
-    ItemSlots<ForwardItem<Shape>> items;
+    ItemSlots<QueryItem<Shape>> items;
 };
 
 /// The copying thread: draws items, and brings queries, and keys and values from the last block to the first.
@@ -84,7 +56,7 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
     RingPlace<Shape::stages> at;
     for (;;) {
         memory.items.empty[place.index].wait(place.parity ^ 1U);
-        ForwardItem<Shape>& item = memory.items.item[place.index];
+        QueryItem<Shape>& item = memory.items.item[place.index];
         const int index = draw_item(counter, schedule.items());
         if (index < 0) {
             item.i0 = -1;
@@ -145,7 +117,7 @@ public:
         }
         for (RingPlace<2> place;; place.advance()) {
             memory_.items.full[place.index].wait(place.parity);
-            const ForwardItem<Shape>& item = memory_.items.item[place.index];
+            const QueryItem<Shape>& item = memory_.items.item[place.index];
             if (item.i0 < 0) {
                 return;
             }
@@ -160,7 +132,7 @@ private:
     static constexpr int block_n = Shape::block_n;
     static constexpr int scores = block_n / 2, sums = Shape::depth_v / 2; // registers
 
-    __device__ __forceinline__ void attend(const ForwardItem<Shape>& item)
+    __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
     {
         float o[sums];
 #pragma unroll
@@ -186,7 +158,7 @@ private:
         finish(item, row, o);
     }
 
-    __device__ __forceinline__ void stream(const ForwardItem<Shape>& item, float (&o)[sums])
+    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, float (&o)[sums])
     {
         float s[scores];
         std::uint32_t p[block_n / 16][4];
@@ -331,7 +303,7 @@ private:
     }
 
     /// o and LSE.
-    __device__ __forceinline__ void finish(const ForwardItem<Shape>& item, int row, float (&o)[sums])
+    __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, float (&o)[sums])
     {
         const bool has_sink = p_.sink != nullptr;
         const float sink = has_sink ? p_.sink[item.head] : 0.0F;

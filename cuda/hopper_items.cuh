@@ -28,7 +28,7 @@ struct Schedule {
         int block, head, batch; ///< block -1: there are no more
     };
 
-    __device__ __forceinline__ int items() const { return blocks * heads * batches; }
+    __host__ __device__ __forceinline__ int items() const { return blocks * heads * batches; }
 
     __device__ __forceinline__ Item item(int index) const
     {
@@ -39,6 +39,34 @@ struct Schedule {
         const int block = within / together;
         const int head = first + within % together;
         return {descending ? blocks - 1 - block : block, head % heads, head / heads};
+    }
+};
+
+/// A query block of one head, and the keys that it sees.
+template <class Shape>
+struct QueryItem {
+    int batch, head, head_kv, i0; ///< i0 < 0: there are no more
+    int q_start, k_start;         ///< first rows of the sequence when packed
+    int blocks, keys_begin;       ///< of keys, from a multiple of block_n on
+    Range interior;               ///< keys that all rows see
+    offload::Band band;
+
+    __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
+    {
+        const Schedule::Item item = schedule.item(index);
+        batch = item.batch;
+        head = item.head;
+        head_kv = head / (p.heads_q / p.heads_kv);
+        i0 = item.block * Shape::block_m;
+        const offload::Sequence sequence = offload::sequence(p, batch);
+        k_start = static_cast<int>(sequence.k_start);
+        q_start = static_cast<int>(sequence.q_start);
+        band = offload::band_of(p, sequence);
+        const int end = min(i0 + Shape::block_m, band.q_len);
+        const Range keys = i0 < band.q_len ? band.keys(i0, end) : Range{};
+        keys_begin = keys.begin / Shape::block_n * Shape::block_n;
+        blocks = keys.end > keys.begin ? (keys.end - keys_begin + Shape::block_n - 1) / Shape::block_n : 0;
+        interior = p.key_padding_mask == nullptr && blocks > 0 ? band.interior_keys(i0, end) : Range{};
     }
 };
 

@@ -1,5 +1,7 @@
 // Choosing and launching the Hopper kernels.
 #include "backward_hopper.cuh"
+#include "backward_wide_key.cuh"
+#include "backward_wide_query.cuh"
 #include "forward_hopper.cuh"
 #include "hopper.hpp"
 #include "score.hpp"
@@ -41,11 +43,11 @@ int multiprocessors(int device)
     return count;
 }
 
-/// How many heads' keys and values a part of the L2 cache holds.
-int heads_in_cache(const Params& p)
+/// Of how many heads a part of the L2 cache holds what streams past a head's blocks: so many rows of both depths.
+int heads_in_cache(const Params& p, std::int64_t rows)
 {
     constexpr std::int64_t cache = 24 << 20;
-    const std::int64_t bytes = 2LL * p.seqlen_k * (p.head_dim + p.head_dim_v) * p.heads_kv / p.heads_q;
+    const std::int64_t bytes = 2 * rows * (p.head_dim + p.head_dim_v);
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
@@ -64,6 +66,47 @@ int most_keys(const Params& p)
     return std::min({band.k_len, band.high - band.low + 1, p.seqlen_q + band.high});
 }
 
+/// Query blocks of all query heads, past which keys and values stream.
+Schedule query_schedule(const Params& p, int block_m)
+{
+    Schedule schedule;
+    schedule.blocks = (p.seqlen_q + block_m - 1) / block_m;
+    schedule.heads = p.heads_q;
+    schedule.batches = p.batch;
+    schedule.descending = true;
+    // A head's part of the keys and values that it shares.
+    schedule.heads_together = has_band(p) ? heads_in_cache(p, std::int64_t{p.seqlen_k} * p.heads_kv / p.heads_q) : 1;
+    return schedule;
+}
+
+/// Key blocks of all key heads, past which queries and dO stream.
+Schedule key_schedule(const Params& p, int block_n)
+{
+    Schedule schedule;
+    schedule.blocks = (p.seqlen_k + block_n - 1) / block_n;
+    schedule.heads = p.heads_kv;
+    schedule.batches = p.batch;
+    return schedule;
+}
+
+/// Thread blocks that draw the items.
+int persistent_blocks(const Schedule& schedule, int device)
+{
+    return std::min(schedule.items(), multiprocessors(device));
+}
+
+/// Of a block, from where it is aligned on.
+template <class Memory>
+constexpr int shared_bytes = sizeof(Memory) + 1024;
+
+/// Lets a kernel have this much shared memory: of the function, on every device.
+template <class Memory, class Kernel>
+cudaError_t allow_memory(Kernel* kernel)
+{
+    static_assert(shared_bytes<Memory> <= 232448); // all there is for a block
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Memory>);
+}
+
 template <class Shape>
 int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
 {
@@ -73,25 +116,18 @@ int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int 
     if (!q || !k || !v) {
         return cudaErrorInvalidValue;
     }
-    Schedule schedule;
-    schedule.blocks = (p.seqlen_q + Shape::block_m - 1) / Shape::block_m;
-    schedule.heads = p.heads_q;
-    schedule.batches = p.batch;
-    schedule.descending = true;
-    schedule.heads_together = has_band(p) ? heads_in_cache(p) : 1;
-    const int items = schedule.blocks * schedule.heads * schedule.batches;
+    const Schedule schedule = query_schedule(p, Shape::block_m);
     if (const cudaError_t status = cudaMemsetAsync(counter, 0, sizeof *counter, stream); status != cudaSuccess) {
         return status;
     }
-    constexpr int bytes = sizeof(ForwardMemory<Shape>) + 1024;
+    using Memory = ForwardMemory<Shape>;
     const auto kernel = &hopper_forward_kernel<Shape>;
-    static const cudaError_t allowed = // of the function, on every device
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    static const cudaError_t allowed = allow_memory<Memory>(kernel);
     if (allowed != cudaSuccess) {
         return allowed;
     }
-    kernel<<<std::min(items, multiprocessors(device)), Shape::threads, bytes, stream>>>(p, {*q, *k, *v}, schedule,
-                                                                                        counter);
+    kernel<<<persistent_blocks(schedule, device), Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v},
+                                                                                                  schedule, counter);
     return cudaGetLastError();
 }
 
@@ -115,7 +151,7 @@ int forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
     return launch_forward<ForwardShape<Math, 256, 256, 80, 2, 1, 2>>(p, counter, stream, device);
 }
 
-/// The workspace: a counter of items, then what BackwardScratch names.
+/// The workspace: counters of items, then what BackwardScratch names.
 template <class Shape>
 std::int64_t place_scratch(const Params& p, void* workspace, BackwardScratch& scratch)
 {
@@ -127,75 +163,140 @@ std::int64_t place_scratch(const Params& p, void* workspace, BackwardScratch& sc
         used += (bytes + 127) / 128 * 128;
         return place;
     };
-    scratch.counter = static_cast<unsigned*>(workspace);
-    scratch.turns = static_cast<int*>(take(4 * tiles));
+    scratch.counters = static_cast<unsigned*>(workspace);
     scratch.lse = static_cast<float*>(take(4 * tiles * Shape::block_m));
     scratch.delta = static_cast<float*>(take(4 * tiles * Shape::block_m));
-    scratch.dq = static_cast<float*>(take(4 * tiles * Shape::dq_floats));
+    if constexpr (Shape::dq_floats > 0) {
+        scratch.turns = static_cast<int*>(take(4 * tiles));
+        scratch.dq = static_cast<float*>(take(4 * tiles * Shape::dq_floats));
+    }
     return used;
 }
 
+/// The row statistics that the other kernels of a backward pass begin with.
 template <class Shape>
-int launch_backward(const Params& p, void* workspace, cudaStream_t stream, int device)
+void launch_rows(const Params& p, const BackwardScratch& scratch, cudaStream_t stream)
+{
+    const std::int64_t rows = std::int64_t{p.batch} * p.heads_q * scratch.blocks * Shape::block_m;
+    hopper_rows_kernel<Shape><<<static_cast<unsigned>((8 * rows + 255) / 256), 256, 0, stream>>>(p, scratch);
+}
+
+/// Boxes of a kernel's query and key blocks.
+template <class Shape>
+std::optional<BackwardMaps> backward_maps(const Params& p)
 {
     const auto q = map_of(p.q, extent_q(p, p.head_dim), Shape::block_m);
     const auto k = map_of(p.k, extent_k(p, p.head_dim), Shape::block_n);
     const auto v = map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n);
     const auto dout = map_of(p.dout, extent_q(p, p.head_dim_v), Shape::block_m);
     if (!q || !k || !v || !dout) {
+        return {};
+    }
+    return BackwardMaps{*q, *k, *v, *dout};
+}
+
+template <class Math, int depth, int block_m>
+int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, void* workspace, cudaStream_t stream,
+                    int device)
+{
+    using Shape = decltype(shape);
+    const auto maps = backward_maps<Shape>(p);
+    if (!maps) {
         return cudaErrorInvalidValue;
     }
     BackwardScratch scratch;
     place_scratch<Shape>(p, workspace, scratch);
-    Schedule schedule;
-    schedule.blocks = (p.seqlen_k + Shape::block_n - 1) / Shape::block_n;
-    schedule.heads = p.heads_kv;
-    schedule.batches = p.batch;
+    Schedule schedule = key_schedule(p, Shape::block_n);
     // Under a causal mask a key block begins with the query block of its own rows: the last one gets everywhere first.
     schedule.descending = has_band(p);
     // Without one, they all would begin with the first query block, and wait for one another to add to its dQ.
     schedule.rotates = !has_band(p) && !p.q.is_packed && 2 * schedule.blocks <= multiprocessors(device);
-    constexpr int bytes = sizeof(BackwardMemory<Shape>) + 1024;
+    using Memory = BackwardMemory<Shape>;
     const auto kernel = &hopper_backward_kernel<Shape>;
-    static const cudaError_t allowed = // of the function, on every device
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    static const cudaError_t allowed = allow_memory<Memory>(kernel);
     if (allowed != cudaSuccess) {
         return allowed;
     }
-    const std::int64_t tiles = std::int64_t{p.batch} * p.heads_q * scratch.blocks;
-    const int items = schedule.blocks * schedule.heads * schedule.batches;
-    hopper_rows_kernel<Shape>
-        <<<static_cast<unsigned>((8 * tiles * Shape::block_m + 255) / 256), 256, 0, stream>>>(p, scratch);
+    launch_rows<Shape>(p, scratch, stream);
     cudaLaunchConfig_t config{};
-    config.gridDim = static_cast<unsigned>(std::min(items, multiprocessors(device)));
+    config.gridDim = static_cast<unsigned>(persistent_blocks(schedule, device));
     config.blockDim = Shape::threads;
-    config.dynamicSmemBytes = bytes;
+    config.dynamicSmemBytes = shared_bytes<Memory>;
     config.stream = stream;
     cudaLaunchAttribute together{}; // blocks wait for one another: none may be kept out by another stream's
     together.id = cudaLaunchAttributeCooperative;
     together.val.cooperative = 1;
     config.attrs = &together;
     config.numAttrs = 1;
-    const BackwardMaps maps{*q, *k, *v, *dout};
-    if (const cudaError_t status = cudaLaunchKernelEx(&config, kernel, p, maps, schedule, scratch);
+    if (const cudaError_t status = cudaLaunchKernelEx(&config, kernel, p, *maps, schedule, scratch);
         status != cudaSuccess) {
         return status;
     }
+    const std::int64_t tiles = std::int64_t{p.batch} * p.heads_q * scratch.blocks;
     hopper_dq_kernel<Shape><<<static_cast<unsigned>(tiles), 256, 0, stream>>>(p, scratch);
     return cudaGetLastError();
 }
 
-/// Calls f<Shape>() for the shape that a backward pass takes.
-template <class F>
-auto for_backward_shape(const Params& p, F f)
+/// dQ, and dK and dV after it.
+template <class Math, int depth, int depth_v>
+int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
+                    int device)
 {
-    const bool is_small = std::max(p.head_dim, p.head_dim_v) <= 64;
-    if (p.element == Element::bfloat16) {
-        return is_small ? f.template operator()<BackwardShape<ptx::BFloat16Math, 64, 128>>()
-                        : f.template operator()<BackwardShape<ptx::BFloat16Math, 128, 64>>();
+    using Queries = WideQueryShape<Math, depth, depth_v>;
+    using Keys = WideKeyShape<Math, depth, depth_v>;
+    static_assert(Queries::tile_rows == Keys::block_m);
+    using QueryMemory = WideQueryMemory<Queries>;
+    using KeyMemory = WideKeyMemory<Keys>;
+    const auto query_maps = backward_maps<Queries>(p);
+    const auto key_maps = backward_maps<Keys>(p);
+    if (!query_maps || !key_maps) {
+        return cudaErrorInvalidValue;
     }
-    return is_small ? f.template operator()<BackwardShape<ptx::Float16Math, 64, 128>>()
-                    : f.template operator()<BackwardShape<ptx::Float16Math, 128, 64>>();
+    const auto query_kernel = &wide_query_kernel<Queries>;
+    const auto key_kernel = &wide_key_kernel<Keys>;
+    static const cudaError_t allowed[] = {allow_memory<QueryMemory>(query_kernel), allow_memory<KeyMemory>(key_kernel)};
+    for (const cudaError_t status : allowed) {
+        if (status != cudaSuccess) {
+            return status;
+        }
+    }
+    BackwardScratch scratch;
+    place_scratch<Keys>(p, workspace, scratch);
+    const Schedule queries = query_schedule(p, Queries::block_m);
+    Schedule keys = key_schedule(p, Keys::block_n);
+    if (has_band(p)) {
+        keys.heads_together = heads_in_cache(p, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
+    }
+    launch_rows<Keys>(p, scratch, stream);
+    query_kernel<<<persistent_blocks(queries, device), Queries::threads, shared_bytes<QueryMemory>, stream>>>(
+        p, *query_maps, queries, scratch);
+    key_kernel<<<persistent_blocks(keys, device), Keys::threads, shared_bytes<KeyMemory>, stream>>>(p, *key_maps, keys,
+                                                                                                    scratch);
+    return cudaGetLastError();
+}
+
+/// Whether the backward pass is in two parts.
+bool is_wide(const Params& p)
+{
+    return std::max(p.head_dim, p.head_dim_v) > 128;
+}
+
+/// Calls f(Shape{}) for the shape that a backward pass takes; that of its dK/dV part where it has two.
+template <class Math, class F>
+auto for_backward_shape(const Params& p, const F& f)
+{
+    if (!is_wide(p)) {
+        return std::max(p.head_dim, p.head_dim_v) <= 64 ? f(BackwardShape<Math, 64, 128>{})
+                                                        : f(BackwardShape<Math, 128, 64>{});
+    }
+    return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(WideKeyShape<Math, 192, 128>{})
+                                                    : f(WideKeyShape<Math, 256, 256>{});
+}
+template <class F>
+auto for_backward_shape(const Params& p, const F& f)
+{
+    return p.element == Element::bfloat16 ? for_backward_shape<ptx::BFloat16Math>(p, f)
+                                          : for_backward_shape<ptx::Float16Math>(p, f);
 }
 
 } // namespace
@@ -214,10 +315,11 @@ bool hopper_supports(Pass pass, const Params& p)
     if (pass == Pass::forward) {
         return p.splits == 1;
     }
-    // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and the
-    // other kernels, which sum P∘dP in a pass of its own, correct it (offload/backward.hpp).
+    // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and
+    // kernels that sum P∘dP before they compute dK, as the wide ones and other machines' do, correct it
+    // (offload/backward.hpp).
     constexpr int few_keys = 256;
-    return pass == Pass::backward_query && most_keys(p) >= few_keys && std::max(p.head_dim, p.head_dim_v) <= 128 &&
+    return pass == Pass::backward_query && (is_wide(p) || most_keys(p) >= few_keys) &&
            is_whole(p.dout, extent_q(p, p.head_dim_v)) && is_whole(p.dq, extent_q(p, p.head_dim)) &&
            is_whole(p.dk, extent_k(p, p.head_dim)) && is_whole(p.dv, extent_k(p, p.head_dim_v));
 }
@@ -227,9 +329,9 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
     if (pass == Pass::forward) {
         return 128;
     }
-    return for_backward_shape(params, [&]<class Shape>() {
+    return for_backward_shape(params, [&](auto shape) {
         BackwardScratch scratch;
-        return place_scratch<Shape>(params, nullptr, scratch);
+        return place_scratch<decltype(shape)>(params, nullptr, scratch);
     });
 }
 
@@ -238,7 +340,7 @@ int run_hopper(Pass pass, const Params& params, void* workspace, void* stream, i
     auto* const on = static_cast<cudaStream_t>(stream);
     if (pass != Pass::forward) {
         return for_backward_shape(params,
-                                  [&]<class Shape>() { return launch_backward<Shape>(params, workspace, on, device); });
+                                  [&](auto shape) { return launch_backward(shape, params, workspace, on, device); });
     }
     auto* const counter = static_cast<unsigned*>(workspace);
     return params.element == Element::bfloat16 ? forward<ptx::BFloat16Math>(params, counter, on, device)

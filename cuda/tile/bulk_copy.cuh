@@ -85,6 +85,16 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                  : "memory");
 }
 
+/// As many boxes of `rows` rows as the columns of a block take, which follow one another.
+template <int rows, int panels>
+__device__ __forceinline__ void copy_panels(unsigned char* shared, const CUtensorMap& map, int row, int head, int batch,
+                                            Barrier& barrier)
+{
+    for (int panel = 0; panel < panels; ++panel) {
+        copy_box(shared + panel * rows * 128, map, 64 * panel, row, head, batch, barrier);
+    }
+}
+
 /// cp.async.bulk, by one thread: a multiple of 16 bytes that lies at one, too.
 __device__ __forceinline__ void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier& barrier)
 {

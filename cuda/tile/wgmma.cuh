@@ -49,6 +49,14 @@ __device__ __forceinline__ void pin(float (&registers)[n])
     }
 }
 
+/// Keeps what x, a sum of probabilities, depends on ahead of the wait that follows: the assembler would move it behind,
+/// where the products that it could run beside have ended. (A sleep of no time, for an x that does not occur.)
+__device__ __forceinline__ void compute_now(float x)
+{
+    asm volatile("{ .reg .pred never; setp.lt.f32 never, %0, 0f00000000; @never nanosleep.u32 0; }" ::"f"(x)
+                 : "memory");
+}
+
 // clang-format off
 // The registers of an accumulator, %0 and so on, in tens and by hand for the rest; and the same as operands.
 #define FLASHOMP_T(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9"

@@ -1,0 +1,490 @@
+// dK and dV on Hopper for heads deeper than 128: the second of the two passes that backward_wide_query.cuh begins. A
+// key block stays, the query blocks of all heads of its group stream past it.
+//
+// One accumulator is all that a warpgroup has registers for, so that the two share a block of 64 keys by what they
+// compute: one P and dV, the other dS and dK. P crosses over through shared memory, in float32. Each issues its next
+// scores behind its sum, and computes with the last while the other's products run.
+#pragma once
+
+#include "backward_items.cuh"
+#include "tile/warpgroup.cuh"
+#include "tile/wgmma.cuh"
+
+namespace flashomp::cuda {
+
+/// 16-bit type, head_dim and head_dim_v rounded up.
+template <class Math_, int depth_, int depth_v_>
+struct WideKeyShape {
+    using Math = Math_;
+    static constexpr int depth = depth_, depth_v = depth_v_, block_m = 64, block_n = 64;
+    static constexpr int stages = 2, groups = 2, threads = 128 * (groups + 1);
+    static constexpr int panels = depth / 64, panels_v = depth_v / 64;
+    static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
+    static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
+    static constexpr int dq_floats = 0; // of a sum in memory: has none
+    static_assert(panels_v <= panels);  // dv leaves by way of k's place
+};
+
+template <class Shape>
+struct WideKeyMemory {
+    alignas(1024) unsigned char k[Shape::k_bytes];
+    alignas(1024) unsigned char v[Shape::k_bytes]; ///< or dk, on its way out
+    alignas(1024) unsigned char q[Shape::stages][Shape::q_bytes];
+    alignas(1024) unsigned char dout[Shape::stages][Shape::dout_bytes];
+    alignas(128) float4 p[Shape::block_m * Shape::block_n / 4]; ///< in the order of a warpgroup's registers
+    alignas(128) float lse[Shape::stages][Shape::block_m];
+    alignas(128) float delta[Shape::stages][Shape::block_m];
+    Barrier k_full, k_empty, v_full, v_empty, p_full, p_empty;
+    Barrier q_full[Shape::stages], q_empty[Shape::stages];       ///< also of lse
+    Barrier dout_full[Shape::stages], dout_empty[Shape::stages]; ///< also of delta
+    ItemSlots<BackwardItem<Shape>> items;
+};
+
+/// The copying thread: draws items; brings queries and dO with their statistics, and keys and values before the first.
+template <class Shape>
+__device__ __forceinline__ void bring_wide_key(WideKeyMemory<Shape>& memory, const Params& p, const BackwardMaps& maps,
+                                               const Schedule& schedule, const BackwardScratch& scratch)
+{
+    constexpr unsigned statistics = sizeof(float) * Shape::block_m;
+    RingPlace<2> place;
+    RingPlace<Shape::stages> at;
+    unsigned parity = 1; // of places that are empty
+    for (;;) {
+        memory.items.empty[place.index].wait(place.parity ^ 1U);
+        BackwardItem<Shape>& item = memory.items.item[place.index];
+        const int index = draw_item(scratch.counters + 1, schedule.items());
+        if (index < 0) {
+            item.j0 = -1;
+        } else {
+            item.set(p, schedule, index);
+        }
+        memory.items.full[place.index].arrive();
+        place.advance();
+        if (index < 0) {
+            return;
+        }
+        const int batch = p.q.is_packed ? 0 : item.batch;
+        const int key = item.k_start + item.j0;
+        const int steps = item.steps();
+        for (int step = 0; step < steps; ++step) {
+            const int head = item.head(step);
+            const int block = item.block(step);
+            const int query = item.q_start + block * Shape::block_m;
+            const std::int64_t rows = tile_of(p, scratch, item.batch, head, block) * Shape::block_m;
+            if (step == 0) {
+                memory.k_empty.wait(parity);
+                memory.k_full.expect(Shape::k_bytes);
+                copy_panels<Shape::block_n, Shape::panels>(memory.k, maps.k, key, item.head_kv, batch, memory.k_full);
+            }
+            Barrier& q_full = memory.q_full[at.index];
+            memory.q_empty[at.index].wait(at.parity ^ 1U);
+            q_full.expect(Shape::q_bytes + statistics);
+            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, query, head, batch, q_full);
+            copy_bulk(memory.lse[at.index], scratch.lse + rows, statistics, q_full);
+            if (step == 0) {
+                memory.v_empty.wait(parity);
+                memory.v_full.expect(Shape::v_bytes);
+                copy_panels<Shape::block_n, Shape::panels_v>(memory.v, maps.v, key, item.head_kv, batch, memory.v_full);
+                parity ^= 1U;
+            }
+            Barrier& dout_full = memory.dout_full[at.index];
+            memory.dout_empty[at.index].wait(at.parity ^ 1U);
+            dout_full.expect(Shape::dout_bytes + statistics);
+            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[at.index], maps.dout, query, head, batch,
+                                                         dout_full);
+            copy_bulk(memory.delta[at.index], scratch.delta + rows, statistics, dout_full);
+            at.advance();
+        }
+    }
+}
+
+/// The first rows of a key block's query blocks, one after another.
+template <class Shape>
+struct QueryRows {
+    const int begin, end;
+    int i0 = begin;
+
+    __device__ __forceinline__ explicit QueryRows(const BackwardItem<Shape>& item)
+        : begin(item.first * Shape::block_m), end(begin + item.blocks * Shape::block_m)
+    {
+    }
+
+    /// After the last of a head comes the first of the next.
+    __device__ __forceinline__ void advance() { i0 = i0 + Shape::block_m == end ? begin : i0 + Shape::block_m; }
+};
+
+/// What both computing warpgroups do.
+template <class Shape>
+class WideKeyGroup {
+public:
+    __device__ __forceinline__ WideKeyGroup(WideKeyMemory<Shape>& memory, const Params& p) : memory_(memory), p_(p) {}
+
+protected:
+    using Math = typename Shape::Math;
+    static constexpr int block_m = Shape::block_m, block_n = Shape::block_n;
+    static constexpr int scores = block_m / 2; // registers
+    using Scores = float[scores];
+    using Operand = std::uint32_t[block_m / 16][4];
+
+    /// Calls attend(item) for one item after another.
+    template <class Attend>
+    __device__ __forceinline__ void for_items(const Attend& attend)
+    {
+        for (RingPlace<2> place;; place.advance()) {
+            memory_.items.full[place.index].wait(place.parity);
+            const BackwardItem<Shape>& item = memory_.items.item[place.index];
+            if (item.j0 < 0) {
+                return;
+            }
+            attend(item);
+            __syncwarp();
+            at_.release(memory_.items.empty[place.index]);
+        }
+    }
+
+    /// Waits for a query block's rows. 0 times what is not a number, and another sequence's, would be none.
+    template <int panels>
+    __device__ __forceinline__ void wait_rows(Barrier& full, unsigned parity, unsigned char* rows, int i0, int q_len,
+                                              int own_threads) const
+    {
+        full.wait(parity);
+        if (p_.q.is_packed && i0 + block_m > q_len) {
+            clear_rows<block_m, panels>(rows, q_len - i0, own_threads);
+        }
+    }
+
+    /// Transposed scores: the rows of k, or of v, times those of q, or of dO.
+    template <int depth>
+    __device__ __forceinline__ void issue_scores(Scores& s, const unsigned char* keys, const unsigned char* queries)
+    {
+        const std::uint64_t left = matrix_descriptor(shared_address(keys), 0);
+        const std::uint64_t right = matrix_descriptor(shared_address(queries), 0);
+#pragma unroll
+        for (int step = 0; step < depth / 16; ++step) {
+            const int in_panel = step % 4 * 32;
+            multiply_add<Math, block_m, false, false>(s, left + (step / 4 * block_n * 128 + in_panel) / 16,
+                                                      right + (step / 4 * block_m * 128 + in_panel) / 16,
+                                                      step > 0 ? 1 : 0);
+        }
+    }
+
+    /// dv += pᵀ·dO, dk += dsᵀ·q
+    template <int sums>
+    __device__ __forceinline__ void issue_sums(float (&sum)[sums], const Operand& left, const unsigned char* queries)
+    {
+        const std::uint64_t right = matrix_descriptor(shared_address(queries), block_m * 128);
+#pragma unroll
+        for (int step = 0; step < block_m / 16; ++step) {
+            multiply_add<Math, 2 * sums, true>(sum, left[step], right + step * 2048 / 16, 1);
+        }
+    }
+
+    /// dk or dv, by way of the place of what this group alone has read, to memory.
+    template <int sums>
+    __device__ __forceinline__ void store(const float (&sum)[sums], float by, const offload::Tensor& tensor, int width,
+                                          unsigned char* shared, Barrier& empty, const BackwardItem<Shape>& item) const
+    {
+        const int row = 16 * static_cast<int>(at_.warp);
+        const int j = item.j0 + row;
+        auto* const target = static_cast<std::uint16_t*>(tensor.data) + item.batch * tensor.batch +
+                             item.head_kv * tensor.head + (item.k_start + j) * tensor.row;
+        const int count = item.band.k_len - j;
+        if (item.steps() == 0) { // the place may be another item's
+            store_zeros(target, tensor.row, count, width);
+            return;
+        }
+        store_rows<Math, block_n>(sum, by, by, shared_address(shared) + row * 128, target, tensor.row, count, width);
+        publish_shared();
+        __syncwarp();
+        at_.release(empty);
+    }
+
+    WideKeyMemory<Shape>& memory_;
+    const Params& p_;
+    const Lane at_;
+    RingPlace<Shape::stages> q_, dout_;
+    unsigned parity_ = 0, p_parity_ = 0;
+};
+
+/// P, which it hands over, and dV.
+template <class Shape>
+class WideValueSums : WideKeyGroup<Shape> {
+public:
+    using WideKeyGroup<Shape>::WideKeyGroup;
+
+    __device__ __forceinline__ void run()
+    {
+        this->for_items([this](const BackwardItem<Shape>& item) { attend(item); });
+    }
+
+private:
+    using Base = WideKeyGroup<Shape>;
+    using Base::at_, Base::block_m, Base::block_n, Base::dout_, Base::memory_, Base::p_, Base::p_parity_, Base::parity_,
+        Base::q_, Base::scores;
+    using typename Base::Math, typename Base::Operand, typename Base::Scores;
+    static constexpr int sums = Shape::depth_v / 2; // registers
+    static constexpr int own_threads = 1;           // hardware barrier of this group alone
+
+    __device__ __forceinline__ void attend(const BackwardItem<Shape>& item)
+    {
+        float dv[sums];
+#pragma unroll
+        for (int i = 0; i < sums; ++i) {
+            dv[i] = 0.0F;
+        }
+        if (item.steps() > 0) {
+            see(item);
+            stream(item, dv);
+        }
+        this->store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.k, memory_.k_empty, item);
+    }
+
+    /// Which queries see the lane's two keys. What a key's row of a product is does not matter to the others' rows, so
+    /// that what lies beyond the last key may be anything.
+    __device__ __forceinline__ void see(const BackwardItem<Shape>& item)
+    {
+        const std::uint8_t* const padding =
+            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int j = item.j0 + at_.row() + 8 * half;
+            first_query_[half] = max(0, j - item.band.high);
+            const int end = min(item.band.q_len, j - item.band.low + 1);
+            const bool is_there = j < item.band.k_len && (padding == nullptr || padding[j] != 0);
+            queries_[half] = is_there ? static_cast<unsigned>(max(0, end - first_query_[half])) : 0U;
+        }
+        const bool is_whole = item.j0 + block_n <= item.band.k_len && padding == nullptr;
+        interior_ = is_whole ? item.band.interior_queries(item.j0, item.j0 + block_n) : Range{};
+    }
+
+    __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, float (&dv)[sums])
+    {
+        Scores s;
+        Operand p;
+        QueryRows<Shape> rows(item);
+        const int steps = item.steps(), q_len = item.band.q_len;
+        const auto wait_dout = [&] {
+            this->template wait_rows<Shape::panels_v>(memory_.dout_full[dout_.index], dout_.parity,
+                                                      memory_.dout[dout_.index], rows.i0, q_len, own_threads);
+        };
+        memory_.k_full.wait(parity_);
+        parity_ ^= 1U;
+        memory_.q_full[q_.index].wait(q_.parity); // hidden rows are -inf in s, whatever they are here
+        fence_products();
+        this->template issue_scores<Shape::depth>(s, memory_.k, memory_.q[q_.index]);
+        commit_products();
+        wait_products<0>();
+        pin(s);
+        probabilities(s, rows.i0);
+        round<Math>(s, p);
+#pragma unroll 1
+        for (int step = 1; step < steps; ++step) {
+            wait_dout();
+            fence_products();
+            this->issue_sums(dv, p, memory_.dout[dout_.index]);
+            commit_products();
+            rows.advance();
+            memory_.q_full[q_.index].wait(q_.parity);
+            fence_products();
+            this->template issue_scores<Shape::depth>(s, memory_.k, memory_.q[q_.index]);
+            commit_products();
+            wait_products<1>();
+            at_.release(memory_.dout_empty[dout_.index]);
+            dout_.advance();
+            wait_products<0>();
+            pin(s);
+            probabilities(s, rows.i0);
+            round<Math>(s, p);
+        }
+        wait_dout();
+        fence_products();
+        this->issue_sums(dv, p, memory_.dout[dout_.index]);
+        commit_products();
+        wait_products<0>();
+        pin(dv);
+        at_.release(memory_.dout_empty[dout_.index]);
+        dout_.advance();
+    }
+
+    /// p = 2^(s - lse), 0 where a mask hides the key; also to the other group.
+    __device__ __forceinline__ void probabilities(Scores& s, int i0)
+    {
+        if (i0 < interior_.begin || i0 + block_m > interior_.end) {
+            const int i_lane = i0 + at_.column();
+            hide(s, {i_lane - first_query_[0], i_lane - first_query_[1]}, queries_);
+        }
+        const float factor = p_.scale * log2_e;
+        const float2* const lse = reinterpret_cast<const float2*>(memory_.lse[q_.index]) + at_.lane % 4;
+        float4* const target = memory_.p + threadIdx.x % 128;
+        memory_.p_empty.wait(p_parity_ ^ 1U);
+        p_parity_ ^= 1U;
+#pragma unroll
+        for (int i = 0; i < scores; i += 4) {
+            const float2 l = lse[i];
+            s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -l.x));
+            s[i + 1] = ptx::exp2_approx(__builtin_fmaf(s[i + 1], factor, -l.y));
+            s[i + 2] = ptx::exp2_approx(__builtin_fmaf(s[i + 2], factor, -l.x));
+            s[i + 3] = ptx::exp2_approx(__builtin_fmaf(s[i + 3], factor, -l.y));
+            target[32 * i] = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
+        }
+        __syncwarp();
+        at_.release(memory_.p_full);
+        at_.release(memory_.q_empty[q_.index]);
+        q_.advance();
+    }
+
+    // Of the lane's two keys: the queries that see them; and those that see all keys of the block.
+    int first_query_[2];
+    unsigned queries_[2];
+    Range interior_;
+};
+
+/// dS, with the other group's P, and dK.
+template <class Shape>
+class WideKeySums : WideKeyGroup<Shape> {
+public:
+    using WideKeyGroup<Shape>::WideKeyGroup;
+
+    __device__ __forceinline__ void run()
+    {
+        this->for_items([this](const BackwardItem<Shape>& item) { attend(item); });
+    }
+
+private:
+    using Base = WideKeyGroup<Shape>;
+    using Base::at_, Base::dout_, Base::memory_, Base::p_, Base::p_parity_, Base::parity_, Base::q_, Base::scores;
+    using typename Base::Math, typename Base::Operand, typename Base::Scores;
+    static constexpr int sums = Shape::depth / 2; // registers
+    static constexpr int own_threads = 2;         // hardware barrier of this group alone
+
+    __device__ __forceinline__ void attend(const BackwardItem<Shape>& item)
+    {
+        float dk[sums];
+#pragma unroll
+        for (int i = 0; i < sums; ++i) {
+            dk[i] = 0.0F;
+        }
+        if (item.steps() > 0) {
+            stream(item, dk);
+        }
+        this->store(dk, p_.scale, p_.dk, p_.head_dim, memory_.v, memory_.v_empty, item);
+    }
+
+    __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, float (&dk)[sums])
+    {
+        Scores dp;
+        Operand ds;
+        QueryRows<Shape> rows(item);
+        const int steps = item.steps(), q_len = item.band.q_len;
+        const auto wait_q = [&] {
+            this->template wait_rows<Shape::panels>(memory_.q_full[q_.index], q_.parity, memory_.q[q_.index], rows.i0,
+                                                    q_len, own_threads);
+        };
+        const auto wait_dout = [&] {
+            this->template wait_rows<Shape::panels_v>(memory_.dout_full[dout_.index], dout_.parity,
+                                                      memory_.dout[dout_.index], rows.i0, q_len, own_threads);
+        };
+        memory_.v_full.wait(parity_);
+        parity_ ^= 1U;
+        wait_dout();
+        fence_products();
+        this->template issue_scores<Shape::depth_v>(dp, memory_.v, memory_.dout[dout_.index]);
+        commit_products();
+        wait_products<0>();
+        pin(dp);
+        gradients(dp);
+        round<Math>(dp, ds);
+#pragma unroll 1
+        for (int step = 1; step < steps; ++step) {
+            wait_q();
+            fence_products();
+            this->issue_sums(dk, ds, memory_.q[q_.index]);
+            commit_products();
+            rows.advance();
+            wait_dout();
+            fence_products();
+            this->template issue_scores<Shape::depth_v>(dp, memory_.v, memory_.dout[dout_.index]);
+            commit_products();
+            wait_products<1>();
+            at_.release(memory_.q_empty[q_.index]);
+            q_.advance();
+            wait_products<0>();
+            pin(dp);
+            gradients(dp);
+            round<Math>(dp, ds);
+        }
+        wait_q();
+        fence_products();
+        this->issue_sums(dk, ds, memory_.q[q_.index]);
+        commit_products();
+        wait_products<0>();
+        pin(dk);
+        at_.release(memory_.q_empty[q_.index]);
+        q_.advance();
+    }
+
+    /// ds = p∘(dp - D)
+    __device__ __forceinline__ void gradients(Scores& dp)
+    {
+        const float2* const delta = reinterpret_cast<const float2*>(memory_.delta[dout_.index]) + at_.lane % 4;
+        const float4* const source = memory_.p + threadIdx.x % 128;
+        memory_.p_full.wait(p_parity_);
+        p_parity_ ^= 1U;
+#pragma unroll
+        for (int i = 0; i < scores; i += 4) {
+            const float4 p = source[32 * i];
+            const float2 d = delta[i];
+            dp[i] = p.x * (dp[i] - d.x);
+            dp[i + 1] = p.y * (dp[i + 1] - d.y);
+            dp[i + 2] = p.z * (dp[i + 2] - d.x);
+            dp[i + 3] = p.w * (dp[i + 3] - d.y);
+        }
+        __syncwarp();
+        at_.release(memory_.p_empty);
+        at_.release(memory_.dout_empty[dout_.index]);
+        dout_.advance();
+    }
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    wide_key_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
+                    const __grid_constant__ Schedule schedule, const __grid_constant__ BackwardScratch scratch)
+{
+    extern __shared__ unsigned char raw[];
+    const unsigned misaligned = shared_address(raw) % 1024;
+    auto& memory = *reinterpret_cast<WideKeyMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    if (threadIdx.x == 0) {
+        constexpr unsigned warps = 4; // of a group
+        memory.k_full.init(1);
+        memory.k_empty.init(warps);
+        memory.v_full.init(1);
+        memory.v_empty.init(warps);
+        memory.p_full.init(warps);
+        memory.p_empty.init(warps);
+        for (int i = 0; i < Shape::stages; ++i) {
+            memory.q_full[i].init(1);
+            memory.q_empty[i].init(Shape::groups * warps);
+            memory.dout_full[i].init(1);
+            memory.dout_empty[i].init(Shape::groups * warps);
+        }
+        memory.items.init(Shape::groups * warps);
+        publish_barriers();
+    }
+    __syncthreads();
+    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)); // known to be a warp's
+    if (group == 0) {
+        give_registers<24>();
+        if (threadIdx.x == 0) {
+            bring_wide_key(memory, p, maps, schedule, scratch);
+        }
+    } else if (group == 1) {
+        take_registers<240>();
+        WideValueSums<Shape>(memory, p).run();
+    } else {
+        take_registers<240>();
+        WideKeySums<Shape>(memory, p).run();
+    }
+}
+
+} // namespace flashomp::cuda

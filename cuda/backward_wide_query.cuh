@@ -1,0 +1,352 @@
+// dQ on Hopper for heads deeper than 128, whose dK and dV do not both fit beside their scores in registers, so that
+// the one pass of backward_hopper.cuh is not for them: seven products in two passes instead of five, and no sum in
+// memory. This is the first, as in offload/backward.hpp: a query block stays, keys and values stream past it, and ΣP
+// and ΣdS of each row correct LSE and D for the second (backward_wide_key.cuh).
+//
+// Two warpgroups have 64 query rows each, and share what the copy engine brings. While one computes P and dS, the
+// other's products run.
+#pragma once
+
+#include "backward_items.cuh"
+#include "tile/warpgroup.cuh"
+#include "tile/wgmma.cuh"
+
+namespace flashomp::cuda {
+
+/// 16-bit type, head_dim and head_dim_v rounded up.
+template <class Math_, int depth_, int depth_v_>
+struct WideQueryShape {
+    using Math = Math_;
+    static constexpr int depth = depth_, depth_v = depth_v_, block_m = 128, block_n = 64;
+    static constexpr int tile_rows = 64;                                 ///< of a query block in BackwardScratch
+    static constexpr int k_stages = 2, v_stages = depth_v > 128 ? 1 : 2; // as there is room for
+    static constexpr int groups = 2, threads = 128 * (groups + 1);
+    static constexpr int panels = depth / 64, panels_v = depth_v / 64;
+    static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
+    static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
+};
+
+template <class Shape>
+struct WideQueryMemory {
+    alignas(1024) unsigned char q[Shape::q_bytes];
+    alignas(1024) unsigned char dout[Shape::dout_bytes];
+    alignas(1024) unsigned char k[Shape::k_stages][Shape::k_bytes];
+    alignas(1024) unsigned char v[Shape::v_stages][Shape::v_bytes];
+    Barrier q_full, q_empty, dout_full, dout_empty;
+    Barrier k_full[Shape::k_stages], k_empty[Shape::k_stages];
+    Barrier v_full[Shape::v_stages], v_empty[Shape::v_stages];
+    ItemSlots<QueryItem<Shape>> items;
+};
+
+/// The copying thread: draws items; brings keys and values, and with the first of them dO and queries.
+template <class Shape>
+__device__ __forceinline__ void bring_wide_query(WideQueryMemory<Shape>& memory, const Params& p,
+                                                 const BackwardMaps& maps, const Schedule& schedule, unsigned* counter)
+{
+    RingPlace<2> place;
+    RingPlace<Shape::k_stages> k;
+    RingPlace<Shape::v_stages> v;
+    unsigned parity = 1; // of places that are empty
+    for (;;) {
+        memory.items.empty[place.index].wait(place.parity ^ 1U);
+        QueryItem<Shape>& item = memory.items.item[place.index];
+        const int index = draw_item(counter, schedule.items());
+        if (index < 0) {
+            item.i0 = -1;
+        } else {
+            item.set(p, schedule, index);
+        }
+        memory.items.full[place.index].arrive();
+        place.advance();
+        if (index < 0) {
+            return;
+        }
+        const int batch_q = p.q.is_packed ? 0 : item.batch;
+        const int batch_k = p.k.is_packed ? 0 : item.batch;
+        const int query = item.q_start + item.i0;
+        for (int block = 0; block < item.blocks; ++block) {
+            const int key = item.k_start + item.keys_begin + block * Shape::block_n;
+            memory.k_empty[k.index].wait(k.parity ^ 1U);
+            memory.k_full[k.index].expect(Shape::k_bytes);
+            copy_panels<Shape::block_n, Shape::panels>(memory.k[k.index], maps.k, key, item.head_kv, batch_k,
+                                                       memory.k_full[k.index]);
+            k.advance();
+            memory.v_empty[v.index].wait(v.parity ^ 1U);
+            memory.v_full[v.index].expect(Shape::v_bytes);
+            copy_panels<Shape::block_n, Shape::panels_v>(memory.v[v.index], maps.v, key, item.head_kv, batch_k,
+                                                         memory.v_full[v.index]);
+            v.advance();
+            if (block == 0) { // their places are emptied in this order
+                memory.dout_empty.wait(parity);
+                memory.dout_full.expect(Shape::dout_bytes);
+                copy_panels<Shape::block_m, Shape::panels_v>(memory.dout, maps.dout, query, item.head, batch_q,
+                                                             memory.dout_full);
+                memory.q_empty.wait(parity);
+                memory.q_full.expect(Shape::q_bytes);
+                copy_panels<Shape::block_m, Shape::panels>(memory.q, maps.q, query, item.head, batch_q, memory.q_full);
+                parity ^= 1U;
+            }
+        }
+    }
+}
+
+/// One computing warpgroup: rows [64·group, 64·group + 64) of each query block.
+template <class Shape>
+class WideQueryGroup {
+public:
+    __device__ __forceinline__ WideQueryGroup(WideQueryMemory<Shape>& memory, const Params& p,
+                                              const BackwardScratch& scratch, int group)
+        : memory_(memory), p_(p), scratch_(scratch), group_(group)
+    {
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        for (RingPlace<2> place;; place.advance()) {
+            memory_.items.full[place.index].wait(place.parity);
+            const QueryItem<Shape>& item = memory_.items.item[place.index];
+            if (item.i0 < 0) {
+                return;
+            }
+            attend(item);
+            __syncwarp();
+            at_.release(memory_.items.empty[place.index]);
+        }
+    }
+
+private:
+    using Math = typename Shape::Math;
+    static constexpr int block_m = Shape::block_m, block_n = Shape::block_n;
+    static constexpr int scores = block_n / 2, sums = Shape::depth / 2; // registers
+
+    __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
+    {
+        float dq[sums];
+#pragma unroll
+        for (int i = 0; i < sums; ++i) {
+            dq[i] = 0.0F;
+        }
+        const int row = item.i0 + 64 * group_ + at_.row();
+        const std::int64_t rows = tile_of(p_, scratch_, item.batch, item.head, 0) * Shape::tile_rows;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = row + 8 * half;
+            const bool is_there = i < item.band.q_len;
+            lse_[half] = is_there ? scratch_.lse[rows + i] : infinity;
+            delta_[half] = is_there ? scratch_.delta[rows + i] : 0.0F;
+            sum_[half] = shift_[half] = 0.0F;
+            first_key_[half] = max(0, i + item.band.low);
+            const int end = min(item.band.k_len, i + item.band.high + 1);
+            keys_[half] = static_cast<unsigned>(max(0, end - first_key_[half]));
+        }
+        if (item.blocks > 0) {
+            stream(item, dq);
+        }
+        finish(item, row, rows, dq);
+    }
+
+    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, float (&dq)[sums])
+    {
+        float s[scores], dp[scores];
+        const float factor = p_.scale * log2_e;
+        const std::uint8_t* const padding =
+            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
+        const Range interior = item.interior;
+        const int k_len = item.band.k_len;
+        const int blocks = item.blocks;
+        int j0 = item.keys_begin;
+        memory_.q_full.wait(parity_);
+        memory_.dout_full.wait(parity_);
+        parity_ ^= 1U;
+#pragma unroll 1
+        for (int block = 0; block < blocks; ++block, j0 += block_n) {
+            memory_.k_full[k_.index].wait(k_.parity);
+            if (p_.k.is_packed && j0 + block_n > k_len) { // 0 times what is not a number would be none
+                memory_.v_full[v_.index].wait(v_.parity);
+                clear_rows<block_n, Shape::panels>(memory_.k[k_.index], k_len - j0, own_threads());
+                clear_rows<block_n, Shape::panels_v>(memory_.v[v_.index], k_len - j0, own_threads());
+            }
+            fence_products();
+            issue_scores<Shape::depth>(s, memory_.q, memory_.k[k_.index]);
+            commit_products();
+            memory_.v_full[v_.index].wait(v_.parity);
+            fence_products();
+            issue_scores<Shape::depth_v>(dp, memory_.dout, memory_.v[v_.index]);
+            commit_products();
+            wait_products<1>();
+            pin(s);
+            if (j0 < interior.begin || j0 + block_n > interior.end) {
+                hide_keys(s, j0, k_len, padding);
+            }
+#pragma unroll
+            for (int i = 0; i < scores; ++i) {
+                const int half = i / 2 % 2;
+                s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -lse_[half]));
+                sum_[half] += s[i];
+            }
+            compute_now(sum_[0] + sum_[1]);
+            wait_products<0>();
+            pin(dp);
+            at_.release(memory_.v_empty[v_.index]);
+            v_.advance();
+#pragma unroll
+            for (int i = 0; i < scores; ++i) {
+                const int half = i / 2 % 2;
+                dp[i] = s[i] * (dp[i] - delta_[half]);
+                shift_[half] += dp[i];
+            }
+            std::uint32_t ds[block_n / 16][4];
+            round<Math>(dp, ds);
+            fence_products();
+            issue_sums(dq, ds, memory_.k[k_.index]);
+            commit_products();
+            wait_products<0>();
+            at_.release(memory_.k_empty[k_.index]);
+            k_.advance();
+        }
+        pin(dq);
+        at_.release(memory_.dout_empty);
+    }
+
+    /// The group's rows of q, or of dO, times those of k, or of v.
+    template <int depth>
+    __device__ __forceinline__ void issue_scores(float (&s)[scores], const unsigned char* queries,
+                                                 const unsigned char* keys)
+    {
+        const std::uint64_t left = matrix_descriptor(shared_address(queries) + group_ * 64 * 128, 0);
+        const std::uint64_t right = matrix_descriptor(shared_address(keys), 0);
+#pragma unroll
+        for (int step = 0; step < depth / 16; ++step) {
+            const int in_panel = step % 4 * 32;
+            multiply_add<Math, block_n, false, false>(s, left + (step / 4 * block_m * 128 + in_panel) / 16,
+                                                      right + (step / 4 * block_n * 128 + in_panel) / 16,
+                                                      step > 0 ? 1 : 0);
+        }
+    }
+
+    /// dq += ds·k
+    __device__ __forceinline__ void issue_sums(float (&dq)[sums], const std::uint32_t (&ds)[block_n / 16][4],
+                                               const unsigned char* keys)
+    {
+        const std::uint64_t right = matrix_descriptor(shared_address(keys), block_n * 128);
+#pragma unroll
+        for (int step = 0; step < block_n / 16; ++step) {
+            multiply_add<Math, Shape::depth, true>(dq, ds[step], right + step * 2048 / 16, 1);
+        }
+    }
+
+    /// -inf where the masks hide a key.
+    __device__ __forceinline__ void hide_keys(float (&s)[scores], int j0, int k_len, const std::uint8_t* padding) const
+    {
+        const int j = j0 + at_.column();
+        hide(s, {j - first_key_[0], j - first_key_[1]}, keys_);
+        if (padding != nullptr) {
+#pragma unroll
+            for (int i = 0; i < scores; ++i) {
+                const int column = j + i / 4 * 8 + i % 2;
+                s[i] = column < k_len && padding[column] == 0 ? -infinity : s[i];
+            }
+        }
+    }
+
+    /// dq; and LSE and D, corrected as in offload/backward.hpp.
+    __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, std::int64_t rows, float (&dq)[sums])
+    {
+        const bool has_sink = p_.sink != nullptr;
+        const float sink = has_sink ? p_.sink[item.head] * log2_e : 0.0F;
+        float by[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float keys_p = row_sum(sum_[half]);
+            const float shift = row_sum(shift_[half]);
+            const float sink_p = has_sink ? ptx::exp2_approx(sink - lse_[half]) : 0.0F; // belongs to the row's sum
+            const float all_p = keys_p + sink_p;
+            const bool dead = all_p == 0.0F; // a NaN is not: it must show
+            by[half] = dead ? 0.0F : offload::quotient(p_.scale, all_p);
+            const float residual = dead ? 0.0F : offload::log2_fast(all_p);
+            const float delta = dead ? 0.0F : offload::quotient(shift + delta_[half] * keys_p, all_p);
+            const int i = row + 8 * half;
+            if (at_.lane % 4 == 0 && i < item.band.q_len) {
+                scratch_.lse[rows + i] = lse_[half] + residual;
+                scratch_.delta[rows + i] = delta;
+                if (p_.delta.data != nullptr) { // for the gradient of a sink
+                    offload::row_stats(p_.delta, item.batch, item.head, item.q_start)[i] = delta;
+                    offload::row_stats(p_.residual, item.batch, item.head, item.q_start)[i] = residual;
+                }
+            }
+        }
+        const int in_block = group_ * 64 + static_cast<int>(at_.warp) * 16;
+        const int first = item.i0 + in_block;
+        auto* const target = static_cast<std::uint16_t*>(p_.dq.data) + item.batch * p_.dq.batch +
+                             item.head * p_.dq.head + (item.q_start + first) * p_.dq.row;
+        const int count = item.band.q_len - first;
+        if (item.blocks == 0) { // q's place is somebody else's
+            store_zeros(target, p_.dq.row, count, p_.head_dim);
+            return;
+        }
+        store_rows<Math, block_m>(dq, by[0], by[1], shared_address(memory_.q) + in_block * 128, target, p_.dq.row,
+                                  count, p_.head_dim);
+        publish_shared();
+        __syncwarp();
+        at_.release(memory_.q_empty);
+    }
+
+    /// Hardware barrier of this group alone.
+    __device__ __forceinline__ int own_threads() const
+    {
+        return 1 + group_;
+    }
+
+    WideQueryMemory<Shape>& memory_;
+    const Params& p_;
+    const BackwardScratch& scratch_;
+    const int group_;
+    const Lane at_;
+    RingPlace<Shape::k_stages> k_;
+    RingPlace<Shape::v_stages> v_;
+    unsigned parity_ = 0;
+    // Of the lane's two rows: statistics, sums of P and of dS, and the keys that they see.
+    float lse_[2], delta_[2], sum_[2], shift_[2];
+    int first_key_[2];
+    unsigned keys_[2];
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    wide_query_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
+                      const __grid_constant__ Schedule schedule, const __grid_constant__ BackwardScratch scratch)
+{
+    extern __shared__ unsigned char raw[];
+    const unsigned misaligned = shared_address(raw) % 1024;
+    auto& memory = *reinterpret_cast<WideQueryMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    if (threadIdx.x == 0) {
+        constexpr unsigned warps = 4 * Shape::groups;
+        memory.q_full.init(1);
+        memory.q_empty.init(warps);
+        memory.dout_full.init(1);
+        memory.dout_empty.init(warps);
+        for (int i = 0; i < Shape::k_stages; ++i) {
+            memory.k_full[i].init(1);
+            memory.k_empty[i].init(warps);
+        }
+        for (int i = 0; i < Shape::v_stages; ++i) {
+            memory.v_full[i].init(1);
+            memory.v_empty[i].init(warps);
+        }
+        memory.items.init(warps);
+        publish_barriers();
+    }
+    __syncthreads();
+    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)) - 1; // known to be a warp's
+    if (group < 0) {
+        give_registers<24>();
+        if (threadIdx.x == 0) {
+            bring_wide_query(memory, p, maps, schedule, scratch.counters);
+        }
+    } else {
+        take_registers<240>();
+        WideQueryGroup<Shape>(memory, p, scratch, group).run();
+    }
+}
+
+} // namespace flashomp::cuda
