@@ -81,8 +81,8 @@ TEST_F(Stream, ResultsAreThoseOfACallWithout)
         Options options = on_target({});
         options.stream = nullptr;                    // CUDA's default stream
         for (int repeat = 0; repeat < 3; ++repeat) { // the later ones with the first one's scratch memory
-            expect_ran_on_target(forward({args.q, args.k, args.v, o, lse}, options));
-            expect_ran_on_target(backward(args, options));
+            expect_ran_on_target(forward({args.q, args.k, args.v, o, lse}, options), dtype);
+            expect_ran_on_target(backward(args, options), dtype);
         }
         device.download();
         expect_same_bits(waited.take_results(), queued.take_results());
