@@ -213,11 +213,15 @@ __device__ __forceinline__ std::uint32_t chunk_offset(unsigned r, unsigned chunk
 }
 
 /// Zeros from row `first` on in a block of panels, by the 128 threads of a warpgroup, which meet at this barrier.
+/// Loops that stay loops: it is seldom done, and unrolled amid products it would leave the assembler too few registers
+/// to let these run beside one another (its message C7512).
 template <int rows, int panels>
 __device__ __forceinline__ void clear_rows(unsigned char* block, int first, int barrier)
 {
+#pragma unroll 1
     for (int panel = 0; panel < panels; ++panel) {
         auto* const chunks = reinterpret_cast<uint4*>(block + panel * rows * 128);
+#pragma unroll 1
         for (int i = first * 8 + static_cast<int>(threadIdx.x % 128); i < rows * 8; i += 128) {
             chunks[i] = uint4{};
         }
