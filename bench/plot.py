@@ -39,6 +39,8 @@ STYLES = {
     "pytorch-flash": {"color": "#2f86d1", "marker": "D"},
     "pytorch-cudnn": {"color": "#1a9e77", "marker": "v"},
     "pytorch-math": {"color": "#9a6fc0", "marker": "x"},
+    "pytorch-cpu-flash": {"color": "#2f86d1", "marker": "D"},
+    "pytorch-cpu-math": {"color": "#c9761a", "marker": "^", "linestyle": ":"},
     "standard": {"color": "#9a6fc0", "marker": "x"},
     "reference": {"color": "#8d8d8d", "marker": "+"},
 }
@@ -59,10 +61,22 @@ def panel_of(row):
             f"head_dim {row['head_dim']}, {mask}{heads}{decode}{', packed' if row['packed'] else ''}, {row['dtype']}")
 
 
+def of_one_size(rows):
+    """Where a panel has an N with several numbers of heads: the rows of that which has most lengths, or else most heads."""
+    sizes = {}
+    for row in rows:
+        sizes.setdefault(panel_of(row), {}).setdefault((row["batch"], row["heads_q"]), set()).add(row["seqlen_k"])
+    chosen = {}
+    for panel, lengths in sizes.items():
+        if sum(len(each) for each in lengths.values()) > len(set().union(*lengths.values())):
+            chosen[panel] = max(lengths, key=lambda size: (len(lengths[size]), size[0] * size[1]))
+    return [row for row in rows if chosen.get(panel_of(row), (row["batch"], row["heads_q"])) == (row["batch"], row["heads_q"])]
+
+
 def by_panel(rows):
     """{(direction, panel): {implementation: {N: row}}}, in a fixed order."""
     panels = {}
-    for row in rows:
+    for row in of_one_size(rows):
         panels.setdefault((("forward", "backward").index(row["direction"]), panel_of(row)), {}).setdefault(
             row["implementation"], {})[row["seqlen_k"]] = row
     return {(("forward", "backward")[key[0]], key[1][-1]): panels[key] for key in sorted(panels)}
@@ -182,7 +196,7 @@ def ratio(panels, where):
         return row["real_time"] / ours["real_time"] if row["timed"] and ours and ours["timed"] else None
     present = {name for lines in panels.values() for name in lines}
     main = next(name for name in results.NAMES if name in present)
-    keep = {key: {name: rows for name, rows in lines.items() if name in (main, "pytorch-flash", "pytorch-cudnn")}
+    keep = {key: {name: rows for name, rows in lines.items() if name in (main, "pytorch-flash", "pytorch-cudnn", "pytorch-cpu-flash")}
             for key, lines in panels.items()}
     return lines_against_n(keep, f"{results.NAMES[main]}: speed as a multiple of the others', {where}", "times", value,
                            line_at=1, without=(main,))

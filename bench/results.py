@@ -25,10 +25,12 @@ NAMES = {
     "pytorch-flash": "FlashAttention-2 (PyTorch)",
     "pytorch-cudnn": "cuDNN (PyTorch)",
     "pytorch-math": "standard attention (PyTorch)",
+    "pytorch-cpu-flash": "PyTorch's flash kernel",
+    "pytorch-cpu-math": "standard attention (PyTorch)",
     "standard": "standard attention (Eigen, baseline vectors)",
     "reference": "float64 reference",
 }
-STANDARD = ("pytorch-math", "standard")
+STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 
 # What is shown together: a name, a title, and the files, which are about one machine. The first GPU set and the first host
 # set that are there are README's. A set is there when its first file is.
@@ -41,7 +43,9 @@ SETS = (
     ("h200-repro", "Batch 4, 16 heads of 64, MHA and MQA, on an H200", ("h200-repro.json",)),
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
-    ("host", "A CPU", ("host.json",)),
+    ("host-pytorch", "A CPU beside PyTorch", ("host-pytorch.json",)),
+    ("host-grid", "A CPU beside PyTorch, 16 threads", ("cpu-grid-small.json", "cpu-grid-large.json")),
+    ("host", "The CPU's vector machine alone, before its matrix instructions", ("host.json",)),
     ("host-reference", "The host machine against the float64 reference", ("host-openmp.json", "host-reference.json")),
     ("h200-first", "The first tensor-core machine", ("h200-tensor-first.json", "h200-pytorch-flash-first.json")),
     ("h200-plain", "Directives alone, tiles in shared and in ordinary memory",
@@ -128,5 +132,7 @@ def provenance(path):
     if "load_avg" in context:
         facts["load"] = ", ".join(f"{load:.1f}" for load in context["load_avg"]) + " (1, 5, 15 minutes, at the start)"
     if "torch" in context:
-        facts["PyTorch"] = f"{context['torch']}, CUDA {context.get('cuda')}, cuDNN {context.get('cudnn')}"
+        facts["PyTorch"] = context["torch"]
+        if "cuda" in context:
+            facts["PyTorch"] += f", CUDA {context['cuda']}, cuDNN {context['cudnn']}"
     return facts

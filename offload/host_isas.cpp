@@ -12,6 +12,7 @@ namespace flashomp::offload {
     namespace isa {                                                                                                    \
     Ran run(const Params& params, const Launch& launch);                                                               \
     std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v); \
+    double products(Element element, std::int64_t rounds);                                                             \
     void exp2(const float* x, float* y);                                                                               \
     }
 FLASHOMP_DECLARE(baseline)
@@ -65,12 +66,13 @@ const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"amx", 16, 256, false, has_amx, amx::run, amx::floats, amx::exp2},
-        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats, avx512_bf16::exp2},
-        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::floats, avx512::exp2},
-        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::floats, avx2::exp2},
+        {"amx", 16, 256, false, has_amx, amx::run, amx::floats, amx::products, amx::exp2},
+        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats, avx512_bf16::products,
+         avx512_bf16::exp2},
+        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::floats, nullptr, avx512::exp2},
+        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::floats, nullptr, avx2::exp2},
 #endif
-        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::floats, baseline::exp2},
+        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::floats, nullptr, baseline::exp2},
     };
     return all;
 }

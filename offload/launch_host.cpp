@@ -98,6 +98,18 @@ std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_ro
     });
 }
 
+#if FLASHOMP_PRODUCTS != FLASHOMP_ON_VECTORS
+double products([[maybe_unused]] Element element, std::int64_t rounds)
+{
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_TILES
+    const AmxSession session;
+    return amx_products(rounds) / (element == Element::float32 ? 6 : (element == Element::float16 ? 3.5 : 1));
+#else
+    return dpbf16_products(rounds);
+#endif
+}
+#endif
+
 void exp2(const float* x, float* y)
 {
     using Vector = Lanes<Isa>::Vector;

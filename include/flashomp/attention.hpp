@@ -13,7 +13,7 @@ namespace flashomp {
 /// What a call did and where: filled from the run itself, never from what was asked for.
 struct Report {
     std::string backend;          ///< "openmp", "cuda", "reference"
-    std::string machine;          ///< the tile machine, for example "host-avx512" or "plain"; "eigen" for the reference
+    std::string machine;          ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
     std::string ran_on;           ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
     bool on_device = false;       ///< the kernels themselves reported a non-initial device
     std::string note;             ///< why it ran there, when the caller left the choice open

@@ -20,6 +20,7 @@ public:
             std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         } configuration;
         static_assert(sizeof(configuration) == 64);
+        asm volatile("" ::"r"(&configuration) : "memory"); // GCC 12's intrinsic owns up to reading 8 bytes of it
         _tile_loadconfig(&configuration);
     }
     ~AmxSession() { _tile_release(); }
@@ -163,6 +164,26 @@ FLASHOMP_INLINE void amx_multiply(float* c, std::ptrdiff_t c_strip, const PairBl
             }
         }
     }
+}
+
+/// Products of tiles and nothing else: as many FLOPs as it returns.
+inline double amx_products(std::int64_t rounds)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (std::int64_t i = 0; i < rounds; i += 16) { // a product takes 16 cycles
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>((rounds + 15) / 16);
 }
 
 } // namespace flashomp::offload

@@ -65,4 +65,26 @@ FLASHOMP_INLINE void dpbf16_multiply(float* c, std::ptrdiff_t c_strip, const Pai
     }
 }
 
+/// Products of pairs and nothing else: as many FLOPs as it returns.
+inline double dpbf16_products(std::int64_t rounds)
+{
+    constexpr int chains = 12;
+    __m512 sum[chains];
+    for (__m512& x : sum) {
+        x = _mm512_setzero_ps();
+    }
+    auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3F803F80));
+    for (std::int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+        for (__m512& x : sum) {
+            x = _mm512_dpbf16_ps(x, factor, factor);
+        }
+    }
+#pragma GCC unroll 12
+    for (__m512& x : sum) {
+        asm volatile("" ::"v"(x)); // nobody reads it
+    }
+    return 2.0 * 32 * chains * static_cast<double>(rounds);
+}
+
 } // namespace flashomp::offload

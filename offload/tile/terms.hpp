@@ -94,9 +94,8 @@ FLASHOMP_INLINE void store_pairs(__m512 even, __m512 odd, PairBlock* block, std:
     for (int t = 0; t < terms - 1; ++t) {
         block[t * plane].row[row] = take_term(even, odd);
     }
-    if constexpr (terms == 3) {
-        block[2 * plane].row[row] =
-            _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16), _mm512_castps_si512(odd));
+    if constexpr (terms == 3) { // what is left has low bits only where it is denormal
+        block[2 * plane].row[row] = take_term(even, odd);
     } else {
         block[(terms - 1) * plane].row[row] = rounded_pairs(even, odd);
     }

@@ -49,7 +49,7 @@ void write_file(const std::string& path, const std::string& text)
 cost::Peaks peaks_of(const Place& place, DType dtype)
 {
     if (!place.hardware.is_device) {
-        return cost::host_peaks(place.hardware.threads);
+        return cost::host_peaks(place.hardware.threads, *place.hardware.isa, dtype);
     }
     const cost::KnownDevice* const known = cost::find_device(place.name.substr(0, place.name.find(" (device")));
     return known == nullptr ? cost::Peaks{} : cost::device_peaks(*known, dtype);
@@ -128,7 +128,7 @@ Json bench_context(const bench::RunSettings& settings)
     context["flashomp_commit"] = build.commit;
     context["flashomp_compiler"] = build.compiler;
     context["flashomp_flags"] = build.flags;
-    context["flashomp_host_isa"] = host_isa();
+    context["flashomp_host_isa"] = host_isa(settings.dtype);
     context["flashomp_threads"] =
         std::to_string(settings.options.threads > 0 ? settings.options.threads : omp_get_max_threads());
     for (const DeviceInfo& device : devices(settings.options.backend)) {

@@ -136,7 +136,7 @@ PlanFacts plan_facts(const PlanFlags& flags)
     facts.note = place.note;
     facts.is_device = place.hardware.is_device;
     if (!facts.is_device) {
-        facts.peaks = cost::host_peaks(place.hardware.threads);
+        facts.peaks = cost::host_peaks(place.hardware.threads, *place.hardware.isa, facts.dtype);
     } else if (known != nullptr) {
         facts.peaks = cost::device_peaks(*known, facts.dtype);
     }

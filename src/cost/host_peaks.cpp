@@ -1,11 +1,14 @@
 // Short measurements of this CPU. GCC vector types, compiled for three instruction sets in one file.
 #include "peaks.hpp"
 
+#include "plan.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fmt/format.h>
+#include <functional>
 #include <memory>
 #include <omp.h>
 
@@ -75,27 +78,34 @@ __attribute__((target("avx512f"))) double avx512(std::int64_t rounds, float* sin
 #endif
 
 struct Kernel {
-    double (*run)(std::int64_t, float*);
-    const char* name;
+    std::function<double(std::int64_t, float*)> run;
+    std::string name;
 };
 
-Kernel best_kernel()
+/// The host machine's own matrix instructions where it multiplies with them, else vectors.
+Kernel best_kernel(const offload::HostIsa& isa, DType dtype)
 {
+    if (isa.products != nullptr) {
+        return {[&isa, element = kernel_element(dtype)](std::int64_t rounds, float*) {
+                    return isa.products(element, rounds);
+                },
+                fmt::format("{} products on {}", name_of(dtype), isa.name)};
+    }
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) {
-        return {avx512, "AVX-512"};
+        return {avx512, "float32 multiply-adds, AVX-512"};
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        return {avx2, "AVX2"};
+        return {avx2, "float32 multiply-adds, AVX2"};
     }
 #endif
-    return {baseline, "the baseline's vectors"};
+    return {baseline, "float32 multiply-adds, the baseline's vectors"};
 }
 
 /// FLOP/s of all threads: the sum of each one's best try, so that what else the machine does counts little.
 double measure_flops(const Kernel& kernel, int threads)
 {
-    constexpr std::int64_t rounds = 400'000;
+    constexpr std::int64_t rounds = 200'000;
     constexpr int attempts = 20;
     double sum = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : sum)
@@ -140,14 +150,14 @@ double measure_bandwidth(int threads)
 
 } // namespace
 
-Peaks host_peaks(int threads)
+Peaks host_peaks(int threads, const offload::HostIsa& isa, DType dtype)
 {
-    const Kernel kernel = best_kernel();
+    const Kernel kernel = best_kernel(offload::isa_for(isa, kernel_element(dtype)), dtype);
     Peaks peaks;
     peaks.flops = measure_flops(kernel, threads);
     peaks.bandwidth = measure_bandwidth(threads);
     const std::string where = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
-    peaks.flops_source = fmt::format("measured: float32 multiply-adds, {}, {}", kernel.name, where);
+    peaks.flops_source = fmt::format("measured: {}, {}", kernel.name, where);
     peaks.bandwidth_source = fmt::format("measured: copy of {} MiB, {}", copied_bytes >> 20, where);
     return peaks;
 }

@@ -1,6 +1,8 @@
 // The two speeds that bound every program: arithmetic and main memory. And where a call stands between them.
 #pragma once
 
+#include "launch.hpp"
+
 #include "flashomp/tensor.hpp"
 
 #include <optional>
@@ -38,9 +40,9 @@ struct KnownDevice {
 
 [[nodiscard]] Peaks device_peaks(const KnownDevice& device, DType dtype);
 
-/// Times fused multiply-adds in float32 vector registers, and a copy of twice 64 MiB, on `threads` threads: a fifth of
-/// a second. The host machine computes in float32 whatever the tensors' type is.
-[[nodiscard]] Peaks host_peaks(int threads);
+/// Times what the host machine multiplies tensors of this type with, and a copy of twice 64 MiB, on `threads` threads:
+/// a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.
+[[nodiscard]] Peaks host_peaks(int threads, const offload::HostIsa& isa, DType dtype);
 
 /// Where a call stands (Williams, Waterman and Patterson 2009).
 struct Roofline {

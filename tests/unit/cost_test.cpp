@@ -275,10 +275,17 @@ TEST(Peaks, KnownDevicesHaveSources)
 
 TEST(Peaks, TheHostsAreMeasured)
 {
-    const Peaks peaks = host_peaks(1);
-    EXPECT_GT(peaks.flops, 1e7); // sanitizers are slow
-    EXPECT_GT(peaks.bandwidth, 1e7);
-    EXPECT_NE(peaks.flops_source.find("measured"), std::string::npos);
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+            if (!isa.is_supported()) {
+                continue;
+            }
+            const Peaks peaks = host_peaks(1, isa, dtype);
+            EXPECT_GT(peaks.flops, 1e7); // sanitizers are slow
+            EXPECT_GT(peaks.bandwidth, 1e7);
+            EXPECT_NE(peaks.flops_source.find("measured"), std::string::npos);
+        }
+    }
 }
 
 } // namespace
