@@ -12,13 +12,13 @@ namespace flashomp {
 
 /// What a call did and where: filled from the run itself, never from what was asked for.
 struct Report {
-    std::string backend;          ///< "openmp", "cuda", "reference"
-    std::string machine;          ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
-    std::string ran_on;           ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
-    bool on_device = false;       ///< the kernels themselves reported a non-initial device
-    std::string note;             ///< why it ran there, when the caller left the choice open
-    double seconds = 0.0;         ///< wall-clock of the call without validation; with a stream, of queueing it
-    std::int64_t extra_bytes = 0; ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
+    std::string backend;             ///< "openmp", "cuda", "reference"
+    std::string machine;             ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
+    std::string ran_on;              ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
+    bool on_device = false;          ///< the kernels themselves reported a non-initial device
+    std::string note;                ///< why it ran there, when the caller left the choice open
+    double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it
+    std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
     std::int64_t staged_bytes = 0;   ///< device copies of tensors that were given in host memory
     std::int64_t standard_bytes = 0; ///< what standard attention would have stored in N x N matrices
 };
