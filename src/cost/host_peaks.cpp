@@ -152,7 +152,7 @@ double measure_bandwidth(int threads)
 
 Peaks host_peaks(int threads, const offload::HostIsa& isa, DType dtype)
 {
-    const Kernel kernel = best_kernel(offload::isa_for(isa, kernel_element(dtype)), dtype);
+    const Kernel kernel = best_kernel(isa, dtype);
     Peaks peaks;
     peaks.flops = measure_flops(kernel, threads);
     peaks.bandwidth = measure_bandwidth(threads);
