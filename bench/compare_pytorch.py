@@ -116,7 +116,9 @@ class Flashomp:
         self.process.stdin.flush()
         rows = []
         while "done" not in (row := self.line()):
-            rows.append({"implementation": self.name} | row)
+            if row.get("implementation", "flashomp") == "flashomp":  # or standard attention beside it
+                row["implementation"] = self.name
+            rows.append(row)
         if "error" in row:
             rows = [failed(shape, direction, self.name, row["error"]) for direction in ("forward", "backward")]
         return rows
