@@ -10,7 +10,7 @@ namespace flashomp::offload {
 
 /// The units of work of a pass.
 struct Work {
-    int blocks = 0, heads = 0, batches = 0, splits = 1;
+    int blocks = 1, heads = 1, batches = 1, splits = 1;
     bool ascending = false; ///< order of the blocks
     int heads_together = 1;
     const Unit* units = nullptr;

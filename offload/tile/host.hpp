@@ -32,7 +32,7 @@ public:
         int depth, padded;
     };
 
-    HostMachine(float* memory, int resident_rows, int stream_rows) : Tile(memory, resident_rows, stream_rows) {}
+    using Tile::Tile;
 
     static constexpr std::int64_t resident_floats(int rows, int depth) { return whole_lines(padded(rows), depth); }
     static constexpr std::int64_t stream_floats(int rows, int depth) { return whole_lines(rows, padded(depth)); }

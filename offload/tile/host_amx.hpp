@@ -183,7 +183,8 @@ inline double amx_products(std::int64_t rounds)
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>((rounds + 15) / 16);
+    const std::int64_t rounds_run = (rounds + 15) / 16;
+    return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds_run);
 }
 
 } // namespace flashomp::offload

@@ -49,7 +49,7 @@ public:
         int depth;
     };
 
-    PairsMachine(float* memory, int resident_rows, int stream_rows) : Tile(memory, resident_rows, stream_rows) {}
+    using Tile::Tile;
 
     static constexpr std::int64_t resident_floats(int rows, int depth) { return block_floats(blocks(rows, depth)); }
     static constexpr std::int64_t stream_floats(int rows, int depth)
@@ -187,10 +187,10 @@ public:
 private:
     static constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
 
-    /// Blocks of an operand with `outer` rows, or columns, of `depth` elements along the inner dimension.
-    static constexpr std::int64_t blocks(int outer, int depth)
+    /// Blocks of an operand with `across` rows, or columns, of `along` elements of the inner dimension.
+    static constexpr std::int64_t blocks(int across, int along)
     {
-        return std::int64_t{terms} * tiles(outer, lanes) * tiles(depth, inner);
+        return std::int64_t{terms} * tiles(across, lanes) * tiles(along, inner);
     }
     static constexpr std::int64_t block_floats(std::int64_t count)
     {

@@ -174,7 +174,7 @@ public:
             Vector* const x = vectors(s.strip(r0));
             const Vector b = *vectors(base.data + r0);
             Sums total(*vectors(sum.data + r0));
-            total.add(s.count, [=](int c) FLASHOMP_LAMBDA {
+            total.add(s.count, [b, x, factor](int c) FLASHOMP_LAMBDA {
                 const Vector p = Lanes::exp2((x[c] - b) * factor);
                 x[c] = p;
                 return p;
