@@ -24,8 +24,15 @@ template <bool modified, bool masked, class Machine>
 struct ScoreGradient {
     const Score& score; // a copy of so many fields would not be kept in registers
 
-    FLASHOMP_INLINE float probability(float dot, float lse, float residual, int i, int j) const
+    /// low: what is to be added to the dot product, from a machine that has it. Then the difference to LSE, which is
+    /// small where P is not, is rounded once.
+    template <class... Low>
+    FLASHOMP_INLINE float probability(float dot, float lse, float residual, int i, int j, Low... low) const
     {
+        if constexpr (!modified && sizeof...(Low) > 0) {
+            const float logit = __builtin_fmaf(score.scale, dot, -lse) + score.scale * (low + ...);
+            return Machine::exp2((!masked || score.band.keeps(i, j) ? logit : -infinity) * log2_e - residual);
+        }
         return Machine::exp2((score.template operator()<modified, masked>(dot, i, j) - lse) * log2_e - residual);
     }
 
@@ -69,10 +76,11 @@ struct QueryGradient {
     int i0, j0;
     bool keeps_shift;
 
-    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c) const
+    template <class... Low>
+    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c, Low... low) const
     {
         const float dot = x;
-        const float p = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+        const float p = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c, low...);
         const float dropout = gradient.dropout(i0 + r, j0 + c);
         x = keeps_shift ? gradient.logit(p, dp, delta[r], dropout) : p;
         return gradient(dot, p, dp, delta[r], dropout);
@@ -101,7 +109,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     auto dout = tile.resident(p.head_dim_v);
     auto k = tile.stream(p.k, p.head_dim, StreamUse::both);
     auto v = tile.stream(p.v, p.head_dim_v, StreamUse::scores);
-    auto s = tile.scores();
+    auto s = tile.scores(modified ? ScoreUse::values : ScoreUse::exponents);
     auto ds = tile.scores();
     auto dq = tile.accumulator(p.head_dim);
     auto lse = tile.row_stats();
@@ -193,10 +201,11 @@ struct KeyGradient {
     typename Machine::ColumnStatsBlock lse, delta, residual;
     int i0, j0;
 
-    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c) const
+    template <class... Low>
+    FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c, Low... low) const
     {
         const float dot = x;
-        const float p = gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r);
+        const float p = gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r, low...);
         const float dropout = gradient.dropout(i0 + c, j0 + r);
         x = p * dropout;
         return gradient(dot, p, dp, delta[c], dropout);
@@ -243,7 +252,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     [[maybe_unused]] auto v = has_keys ? tile.resident(p.head_dim_v) : typename Machine::Resident{};
     auto q = tile.stream(p.q, p.head_dim, has_keys ? StreamUse::both : StreamUse::scores);
     auto dout = tile.stream(p.dout, p.head_dim_v, StreamUse::both);
-    auto pr = tile.scores();
+    auto pr = tile.scores(modified || !has_keys ? ScoreUse::values : ScoreUse::exponents);
     [[maybe_unused]] auto ds = tile.scores();
     [[maybe_unused]] auto dk = tile.accumulator(p.head_dim);
     [[maybe_unused]] auto dv = tile.accumulator(p.head_dim_v);

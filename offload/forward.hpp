@@ -47,7 +47,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     auto q = tile.resident(p.head_dim);
     auto k = tile.stream(p.k, p.head_dim, StreamUse::scores);
     auto v = tile.stream(p.v, p.head_dim_v, StreamUse::sums);
-    auto s = tile.scores();
+    auto s = tile.scores(modified ? ScoreUse::values : ScoreUse::exponents);
     auto o = tile.accumulator(p.head_dim_v);
     OnlineSoftmax<Machine> softmax(tile, modified ? 1.0F : p.scale);
 

@@ -66,23 +66,21 @@ const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"amx", 16, 256, false, true, has_amx, amx::run, amx::floats, amx::products, amx::exp2},
-        {"avx512_bf16", 16, 256, true, false, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats,
-         avx512_bf16::products, avx512_bf16::exp2},
-        {"avx512", 16, 64, false, false, has_avx512, avx512::run, avx512::floats, nullptr, avx512::exp2},
-        {"avx2", 8, 64, false, false, has_avx2, avx2::run, avx2::floats, nullptr, avx2::exp2},
+        {"amx", 16, 256, false, has_amx, amx::run, amx::floats, amx::products, amx::exp2},
+        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::floats, avx512_bf16::products,
+         avx512_bf16::exp2},
+        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::floats, nullptr, avx512::exp2},
+        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::floats, nullptr, avx2::exp2},
 #endif
-        {"baseline", 4, 64, false, false, [] { return true; }, baseline::run, baseline::floats, nullptr,
-         baseline::exp2},
+        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::floats, nullptr, baseline::exp2},
     };
     return all;
 }
 
-const HostIsa& isa_for(const HostIsa& best, Element element, bool is_named)
+const HostIsa& isa_for(const HostIsa& best, Element element)
 {
     const HostIsa* isa = &best;
-    while ((isa->only_bfloat16 && element != Element::bfloat16) ||
-           (isa->float32_if_named && element == Element::float32 && !is_named)) {
+    while (isa->only_bfloat16 && element != Element::bfloat16) {
         ++isa; // in host_isas(), whose last one has all types
     }
     return *isa;

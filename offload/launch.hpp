@@ -48,7 +48,6 @@ struct HostIsa {
     int lanes;                                ///< floats in a vector register
     int most_rows;                            ///< resident rows of a block, where there are enough: a power of two
     bool only_bfloat16;                       ///< has nothing for the other element types
-    bool float32_if_named;                    ///< float32 runs on it only where somebody named it
     bool (*is_supported)();                   ///< by this CPU and the kernel
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
     /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
@@ -62,8 +61,8 @@ struct HostIsa {
 /// everywhere.
 const std::vector<HostIsa>& host_isas();
 
-/// `best`, or where it has nothing for the element type the next after it. is_named: not found, but asked for.
-const HostIsa& isa_for(const HostIsa& best, Element element, bool is_named);
+/// `best`, or where it has nothing for the element type the next after it.
+const HostIsa& isa_for(const HostIsa& best, Element element);
 
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
 Ran run_plain(const Params& params, const Launch& launch);

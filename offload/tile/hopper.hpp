@@ -85,7 +85,7 @@ public:
             use == StreamUse::scores ? score_places : (use == StreamUse::sums ? sum_places : both_places);
         return {this->take(places * block_bytes), use};
     }
-    FLASHOMP_INLINE Scores scores()
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
     {
         Scores s;
         s.group = (accumulators + used_scores_) * fragments;

@@ -50,9 +50,10 @@ public:
     {
         return {take(stream_floats(this->stream_rows(), depth)), depth, padded(depth), 0};
     }
-    FLASHOMP_INLINE Scores scores()
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
     {
-        return {take(scores_floats(this->resident_rows(), this->stream_rows())), this->stream_rows(), 0, nullptr};
+        return {take(scores_floats(this->resident_rows(), this->stream_rows())), this->stream_rows(), 0, nullptr,
+                nullptr};
     }
     FLASHOMP_INLINE Accumulator accumulator(int depth)
     {

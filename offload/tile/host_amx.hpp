@@ -33,6 +33,7 @@ public:
 template <int terms, bool adds, bool two_m, bool two_n>
 class AmxBlock {
     float *c0_, *c1_;
+    std::ptrdiff_t low_; ///< from c to where the small products' sum goes; 0: to the same sum
     const PairBlock *a_, *b_;
     std::ptrdiff_t plane_a_, plane_b_;
     int k_;
@@ -53,6 +54,26 @@ class AmxBlock {
             _tile_loadd(7, b_ + t * plane_b_ + k_ + k, 64);
         }
     }
+    static FLASHOMP_INLINE void zero()
+    {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    static FLASHOMP_INLINE void store(float* c0, float* c1)
+    {
+        _tile_stored(0, c0, 64);
+        if constexpr (two_n) {
+            _tile_stored(1, c1, 64);
+        }
+        if constexpr (two_m) {
+            _tile_stored(2, c0 + 256, 64);
+        }
+        if constexpr (two_m && two_n) {
+            _tile_stored(3, c1 + 256, 64);
+        }
+    }
     FLASHOMP_INLINE void multiply() const
     {
         _tile_dpbf16ps(0, 4, 6);
@@ -68,9 +89,9 @@ class AmxBlock {
     }
 
 public:
-    FLASHOMP_INLINE AmxBlock(float* c, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t plane_a,
-                             const PairBlock* b, std::ptrdiff_t plane_b, int k)
-        : c0_(c), c1_(c + c_strip), a_(a), b_(b), plane_a_(plane_a), plane_b_(plane_b), k_(k)
+    FLASHOMP_INLINE AmxBlock(float* c, std::ptrdiff_t low, std::ptrdiff_t c_strip, const PairBlock* a,
+                             std::ptrdiff_t plane_a, const PairBlock* b, std::ptrdiff_t plane_b, int k)
+        : c0_(c), c1_(c + c_strip), low_(low), a_(a), b_(b), plane_a_(plane_a), plane_b_(plane_b), k_(k)
     {
     }
 
@@ -88,13 +109,10 @@ public:
                 _tile_loadd(3, c1_ + 256, 64);
             }
         } else {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
+            zero();
         }
-        for (int k = 0; k < k_; ++k) {
-            // Products of terms, small ones first where that costs no load more.
+        // Small products first: their sum, about 2^-8 of the other, is where most additions round.
+        for (int k = 0; terms > 1 && k < k_; ++k) {
             if constexpr (terms == 3) {
                 load_a<2>(k);
                 load_b<0>(k);
@@ -107,9 +125,7 @@ public:
                 multiply();
                 load_b<2>(k);
                 multiply();
-                load_b<0>(k);
-                multiply();
-            } else if constexpr (terms == 2) {
+            } else {
                 load_a<1>(k);
                 if constexpr (!adds) { // scores, of which LSE shows every bit
                     load_b<1>(k);
@@ -118,35 +134,35 @@ public:
                 load_b<0>(k);
                 multiply();
                 load_a<0>(k);
-                multiply();
                 load_b<1>(k);
-                multiply();
-            } else {
-                load_a<0>(k);
-                load_b<0>(k);
                 multiply();
             }
         }
-        _tile_stored(0, c0_, 64);
-        if constexpr (two_n) {
-            _tile_stored(1, c1_, 64);
+        if constexpr (terms == 3 && !adds) {
+            if (low_ != 0) {
+                store(c0_ + low_, c1_ + low_);
+                zero();
+            }
         }
-        if constexpr (two_m) {
-            _tile_stored(2, c0_ + 256, 64);
+        for (int k = 0; k < k_; ++k) {
+            load_a<0>(k);
+            load_b<0>(k);
+            multiply();
         }
-        if constexpr (two_m && two_n) {
-            _tile_stored(3, c1_ + 256, 64);
-        }
+        store(c0_, c1_);
     }
 };
 
 /// C[n][m] (+)= A[m]·B[n], for tiles m and n, blocks of `k` tiles along the inner dimension; c_strip floats from n to
-/// n + 1, plane_a and plane_b blocks from term to term.
+/// n + 1, plane_a and plane_b blocks from term to term. Where there is `low`, the products that are not of first terms
+/// alone go there instead of to C.
 template <int terms, bool adds>
-FLASHOMP_INLINE void amx_multiply(float* c, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t plane_a,
-                                  const PairBlock* b, std::ptrdiff_t plane_b, int m, int n, int k)
+FLASHOMP_INLINE void amx_multiply(float* c, float* low, std::ptrdiff_t c_strip, const PairBlock* a,
+                                  std::ptrdiff_t plane_a, const PairBlock* b, std::ptrdiff_t plane_b, int m, int n,
+                                  int k)
 {
-    asm volatile("" ::: "memory"); // what the tiles are loaded from has been written
+    const std::ptrdiff_t to_low = low != nullptr ? low - c : 0; // in the same crew's memory
+    asm volatile("" ::: "memory");                              // what the tiles are loaded from has been written
     for (int j = 0; j < n; j += 2) {
         float* strip = c + j * c_strip;
         const PairBlock* right = b + std::ptrdiff_t{j} * k;
@@ -154,13 +170,13 @@ FLASHOMP_INLINE void amx_multiply(float* c, std::ptrdiff_t c_strip, const PairBl
             const PairBlock* left = a + std::ptrdiff_t{i} * k;
             float* block = strip + i * 256;
             if (j + 1 < n && i + 1 < m) {
-                AmxBlock<terms, adds, true, true>(block, c_strip, left, plane_a, right, plane_b, k).run();
+                AmxBlock<terms, adds, true, true>(block, to_low, c_strip, left, plane_a, right, plane_b, k).run();
             } else if (j + 1 < n) {
-                AmxBlock<terms, adds, false, true>(block, c_strip, left, plane_a, right, plane_b, k).run();
+                AmxBlock<terms, adds, false, true>(block, to_low, c_strip, left, plane_a, right, plane_b, k).run();
             } else if (i + 1 < m) {
-                AmxBlock<terms, adds, true, false>(block, c_strip, left, plane_a, right, plane_b, k).run();
+                AmxBlock<terms, adds, true, false>(block, to_low, c_strip, left, plane_a, right, plane_b, k).run();
             } else {
-                AmxBlock<terms, adds, false, false>(block, c_strip, left, plane_a, right, plane_b, k).run();
+                AmxBlock<terms, adds, false, false>(block, to_low, c_strip, left, plane_a, right, plane_b, k).run();
             }
         }
     }

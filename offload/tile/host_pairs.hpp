@@ -20,8 +20,8 @@ namespace flashomp::offload {
 
 /// Isa, besides what HostTile needs: Isa::multiply<terms, adds>(), and what it needs of a thread, Isa::Session.
 template <class Isa, Element element>
-class PairsMachine : public HostTile<Isa> {
-    using Tile = HostTile<Isa>;
+class PairsMachine : public HostTile<Isa, element == Element::float32> {
+    using Tile = HostTile<Isa, element == Element::float32>;
     using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines;
     using T = std::conditional_t<element == Element::float32, float,
                                  std::conditional_t<element == Element::bfloat16, BFloat16, Float16>>;
@@ -71,11 +71,14 @@ public:
         PairBlock* rows = take_blocks(blocks(this->stream_rows(), depth));
         return {rows, take_blocks(blocks(depth, this->stream_rows())), use, depth, 0};
     }
-    FLASHOMP_INLINE Scores scores()
+    FLASHOMP_INLINE Scores scores(ScoreUse use = ScoreUse::values)
     {
         const int columns = tiles(this->stream_rows(), inner) * inner;
         float* data = take(std::int64_t{padded(this->resident_rows())} * columns);
-        return {data, columns, 0, take_blocks(blocks(this->resident_rows(), columns))};
+        void* packed = take_blocks(blocks(this->resident_rows(), columns));
+        // Scores are packed once they are probabilities, and then the lower floats are no longer needed.
+        const bool has_low = element == Element::float32 && use == ScoreUse::exponents;
+        return {data, columns, 0, packed, has_low ? static_cast<float*>(packed) : nullptr};
     }
     FLASHOMP_INLINE Accumulator accumulator(int depth)
     {
@@ -114,7 +117,7 @@ public:
         const int m = tiles(stream.count, lanes);
         const int k = tiles(block.depth, inner);
         const std::ptrdiff_t strips = rows_ / lanes;
-        Isa::template multiply<terms, false>(s.data, std::ptrdiff_t{s.columns} * lanes, stream.rows,
+        Isa::template multiply<terms, false>(s.data, s.low, std::ptrdiff_t{s.columns} * lanes, stream.rows,
                                              std::ptrdiff_t{m} * k, block.data, strips * k, m, static_cast<int>(strips),
                                              k);
     }
@@ -135,7 +138,7 @@ public:
         for (int strip = 0; strip < strips; ++strip) {
             pack_scores(packed + strip * k, strips * k, s.strip(strip * lanes), s.count);
         }
-        Isa::template multiply<terms, true>(a.data, std::ptrdiff_t{m} * lanes * lanes, stream.columns,
+        Isa::template multiply<terms, true>(a.data, nullptr, std::ptrdiff_t{m} * lanes * lanes, stream.columns,
                                             std::ptrdiff_t{m} * k, packed, strips * k, m, static_cast<int>(strips), k);
     }
 
@@ -208,9 +211,17 @@ private:
         const int k = tiles(rows.depth, inner);
         const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.count, lanes)} * k;
         for (int r0 = 0; r0 < rows.count; r0 += lanes) {
+            const T* const first = source + r0 * rows.stride;
+            [[maybe_unused]] RowGrids grids;
+            if constexpr (element == Element::float32) {
+                grids = row_grids(first, rows.stride, rows.count - r0, rows.depth);
+            }
             for (int x0 = 0; x0 < rows.depth; x0 += inner, ++target) {
-                pack_along<terms>(source + r0 * rows.stride + x0, rows.stride, rows.count - r0, rows.depth - x0, target,
-                                  plane);
+                if constexpr (element == Element::float32) {
+                    pack_along(first + x0, rows.stride, rows.count - r0, rows.depth - x0, grids, target, plane);
+                } else {
+                    pack_along<terms>(first + x0, rows.stride, rows.count - r0, rows.depth - x0, target, plane);
+                }
             }
         }
     }

@@ -9,12 +9,13 @@
 #include "tile/machine.hpp"
 
 #include <cstddef>
+#include <type_traits>
 
 namespace flashomp::offload {
 
 /// Isa says what the translation unit is compiled for (lanes: floats in a vector register), and keeps the
-/// instantiations for different instruction sets apart.
-template <class Isa>
+/// instantiations for different instruction sets apart. has_low: some score tiles hold sums of two floats.
+template <class Isa, bool has_low = false>
 class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
@@ -24,10 +25,12 @@ public:
 
     struct Scores {
         float* data;
-        int columns;  ///< that there is room for
-        int count;    ///< in use
-        void* packed; ///< room for what a machine makes of the tile before it multiplies
+        int columns;          ///< that there is room for
+        int count;            ///< in use
+        void* packed;         ///< room for what a machine makes of the tile before it multiplies
+        float* low = nullptr; ///< to be added to data, laid out like it; null: nothing
         [[nodiscard]] FLASHOMP_INLINE float* strip(int r) const { return data + std::ptrdiff_t{r} * columns; }
+        [[nodiscard]] FLASHOMP_INLINE float* low_strip(int r) const { return low + std::ptrdiff_t{r} * columns; }
         FLASHOMP_INLINE float& at(int r, int c) const { return strip(r / lanes * lanes)[c * lanes + r % lanes]; }
     };
     struct Stats {
@@ -81,6 +84,11 @@ public:
     template <class F>
     FLASHOMP_INLINE void combine(Scores& s, Scores& other, F f)
     {
+        if constexpr (has_low && std::is_invocable_v<F, float, float&, int, int, float>) {
+            if (other.low != nullptr) {
+                return combine_sums(s, other, f);
+            }
+        }
         for (int r0 = 0; r0 < rows_; r0 += lanes) {
             for (int c = 0; c < s.count; ++c) {
                 float* const row = s.strip(r0) + c * lanes;
@@ -129,22 +137,23 @@ public:
     FLASHOMP_INLINE void row_max(const Scores& s, const Stats& max)
     {
         for (int r0 = 0; r0 < rows_; r0 += lanes) {
-            const Vector* const x = vectors(s.strip(r0));
-            Vector top[chains];
-            for (Vector& t : top) {
-                t = *vectors(max.data + r0);
-            }
-            int c = 0;
-            for (; c + chains <= s.count; c += chains) {
-#pragma GCC unroll 4
-                for (int i = 0; i < chains; ++i) {
-                    top[i] = Lanes::max(x[c + i], top[i]);
+            with_scores(s, r0, [&](auto score) FLASHOMP_LAMBDA {
+                Vector top[chains];
+                for (Vector& t : top) {
+                    t = *vectors(max.data + r0);
                 }
-            }
-            for (; c < s.count; ++c) {
-                top[0] = Lanes::max(x[c], top[0]);
-            }
-            *vectors(max.data + r0) = Lanes::max(Lanes::max(top[0], top[1]), Lanes::max(top[2], top[3]));
+                int c = 0;
+                for (; c + chains <= s.count; c += chains) {
+#pragma GCC unroll 4
+                    for (int i = 0; i < chains; ++i) {
+                        top[i] = Lanes::max(score(c + i), top[i]);
+                    }
+                }
+                for (; c < s.count; ++c) {
+                    top[0] = Lanes::max(score(c), top[0]);
+                }
+                *vectors(max.data + r0) = Lanes::max(Lanes::max(top[0], top[1]), Lanes::max(top[2], top[3]));
+            });
         }
     }
 
@@ -174,10 +183,12 @@ public:
             Vector* const x = vectors(s.strip(r0));
             const Vector b = *vectors(base.data + r0);
             Sums total(*vectors(sum.data + r0));
-            total.add(s.count, [b, x, factor](int c) FLASHOMP_LAMBDA {
-                const Vector p = Lanes::exp2((x[c] - b) * factor);
-                x[c] = p;
-                return p;
+            with_scores(s, r0, [&](auto score) FLASHOMP_LAMBDA {
+                total.add(s.count, [&](int c) FLASHOMP_LAMBDA {
+                    const Vector p = Lanes::exp2(score.above(c, b) * factor);
+                    x[c] = p;
+                    return p;
+                });
             });
             *vectors(sum.data + r0) = total.get();
         }
@@ -262,6 +273,48 @@ protected:
             return (part[0] + part[1]) + (part[2] + part[3]);
         }
     };
+
+    /// A strip of scores, and of scores that are sums of two floats: the difference to a base near them is rounded
+    /// once.
+    struct Single {
+        const Vector* x;
+        FLASHOMP_INLINE Vector operator()(int c) const { return x[c]; }
+        FLASHOMP_INLINE Vector above(int c, Vector base) const { return x[c] - base; }
+    };
+    struct Sum {
+        const Vector *x, *low;
+        FLASHOMP_INLINE Vector operator()(int c) const { return x[c] + low[c]; }
+        FLASHOMP_INLINE Vector above(int c, Vector base) const { return (x[c] - base) + low[c]; }
+    };
+
+    template <class F>
+    static FLASHOMP_INLINE void with_scores(const Scores& s, int r0, F f)
+    {
+        if constexpr (has_low) {
+            if (s.low != nullptr) {
+                return f(Sum{vectors(s.strip(r0)), vectors(s.low_strip(r0))});
+            }
+        }
+        f(Single{vectors(s.strip(r0))});
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void combine_sums(Scores& s, Scores& other, F f)
+    {
+        for (int r0 = 0; r0 < rows_; r0 += lanes) {
+            for (int c = 0; c < s.count; ++c) {
+                float* const row = s.strip(r0) + c * lanes;
+                float* const other_row = other.strip(r0) + c * lanes;
+                const float* const low = other.low_strip(r0) + c * lanes;
+#pragma omp simd
+                for (int lane = 0; lane < lanes; ++lane) {
+                    float value = other_row[lane];
+                    row[lane] = f(row[lane], value, r0 + lane, c, low[lane]);
+                    other_row[lane] = value;
+                }
+            }
+        }
+    }
 
     static FLASHOMP_INLINE Vector* vectors(float* data)
     {

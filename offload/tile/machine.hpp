@@ -33,6 +33,11 @@ namespace flashomp::offload {
 /// What a streamed block is for: multiply(), accumulate() or both.
 enum class StreamUse { scores, sums, both };
 
+/// What a tile's dot products are for. Those that only row_max(), exp_sum(), combine() and maps that put -inf in their
+/// place see, are exponents: differences to their row's base count, and a machine may hold them to more bits than a
+/// float has. combine() then gives f() what is to be added to the value, as one more argument, where f takes it.
+enum class ScoreUse { values, exponents };
+
 /// What is to be loaded: the blocks of a stage that multiply() needs, or those that only accumulate() does.
 enum class Load { for_scores, for_sums };
 
@@ -45,7 +50,8 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
                                float (*epilogue)(float, typename M::Row, int),
                                float (*epilogue2)(float, float&, typename M::Row, int),
                                float (*factor)(typename M::Row), void (*row)(typename M::Row),
-                               void (*block)(int, typename M::Stage), StreamUse use, Tensor tensor,
+                               void (*block)(int, typename M::Stage), StreamUse use, ScoreUse score_use,
+                               Tensor tensor,
                                void (*load)(int, typename M::Stage, Load)) {
     { m.resident_rows() } -> std::same_as<int>; // most rows of a resident block
     { m.stream_rows() } -> std::same_as<int>; // most rows of a streamed block
@@ -55,7 +61,7 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
     { m.resident(n) } -> std::same_as<typename M::Resident>;
     { m.stream(tensor, n, use) } -> std::same_as<typename M::Stream>;
-    { m.scores() } -> std::same_as<typename M::Scores>;
+    { m.scores(score_use) } -> std::same_as<typename M::Scores>;
     { m.accumulator(n) } -> std::same_as<typename M::Accumulator>;
     { m.row_stats() } -> std::same_as<typename M::Stats>;
     { m.column_stats() } -> std::same_as<typename M::ColumnStats>;

@@ -79,7 +79,7 @@ public:
     {
         return {{take(stream_floats(stream_rows_, depth)), depth, odd(padded(depth)), stream_rows_}, 0};
     }
-    FLASHOMP_INLINE Scores scores()
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
     {
         return {take(scores_floats(resident_rows_, stream_rows_)), odd(resident_rows_), stream_rows_};
     }

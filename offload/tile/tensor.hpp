@@ -32,7 +32,7 @@ public:
     FLASHOMP_INLINE explicit TensorMachine(const void* team_memory) : Tile(team_memory) {}
 
     FLASHOMP_INLINE Stream stream(const Tensor&, int, StreamUse) { return {this->take(2 * block_bytes)}; }
-    FLASHOMP_INLINE Scores scores() { return {}; }
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values) { return {}; }
     FLASHOMP_INLINE Accumulator accumulator(int) { return {}; }
     FLASHOMP_INLINE ColumnStats column_stats() { return {this->take(2 * 4 * columns) + this->resident_memory_bytes()}; }
 

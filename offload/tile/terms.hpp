@@ -101,6 +101,40 @@ FLASHOMP_INLINE void store_pairs(__m512 even, __m512 odd, PairBlock* block, std:
     }
 }
 
+/// For each of 16 rows, three times 2^22 units of the grid that the first terms of its elements are on.
+struct RowGrids {
+    float shift[PairBlock::rows];
+};
+
+/// Grids on which each row's largest element has 8 bits: 2^E·2^-7 for an element from 2^E on. Infinity and NaN give
+/// grids that make NaN of the row.
+FLASHOMP_INLINE RowGrids row_grids(const float* source, std::ptrdiff_t stride, int count, int depth)
+{
+    RowGrids grids{};
+    for (int i = 0; i < PairBlock::rows && i < count; ++i) {
+        const float* row = source + i * stride;
+        __m512 top = _mm512_setzero_ps();
+        for (int x = 0; x < depth; x += 16) {
+            top = _mm512_max_ps(_mm512_abs_ps(load_lanes(row + x, depth - x)), top);
+        }
+        const __m128i most = _mm_castps_si128(_mm_set_ss(_mm512_reduce_max_ps(top)));
+        const __m128 power = _mm_castsi128_ps(_mm_and_si128(most, _mm_cvtsi32_si128(0x7F800000)));
+        grids.shift[i] = _mm_cvtss_f32(power) * 98304.0F; // 3·2^22·2^-7
+    }
+    return grids;
+}
+
+/// Pairs (even[i], odd[i]) rounded to a grid, which is what adding the shift and taking it away does; this takes them
+/// away from the vectors.
+FLASHOMP_INLINE __m512i take_slice(__m512& even, __m512& odd, __m512 shift)
+{
+    const __m512 first = _mm512_sub_ps(_mm512_add_ps(even, shift), shift);
+    const __m512 second = _mm512_sub_ps(_mm512_add_ps(odd, shift), shift);
+    even = _mm512_sub_ps(even, first);
+    odd = _mm512_sub_ps(odd, second);
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first), 16), _mm512_castps_si512(second));
+}
+
 /// Even and odd elements of 32 that follow one another.
 FLASHOMP_INLINE void part_pairs(__m512& first, __m512& second)
 {
@@ -166,6 +200,22 @@ FLASHOMP_INLINE void pack_along(const T* source, std::ptrdiff_t stride, int coun
             part_pairs(even, odd);
             store_pairs<terms>(even, odd, block, plane, i);
         }
+    }
+}
+
+/// The same for float32, in three terms of which the first two are on the row's grids.
+FLASHOMP_INLINE void pack_along(const float* source, std::ptrdiff_t stride, int count, int depth, const RowGrids& grids,
+                                PairBlock* block, std::ptrdiff_t plane)
+{
+    for (int i = 0; i < PairBlock::rows; ++i) {
+        const int there = i < count ? depth : 0;
+        __m512 even = load_lanes(source + i * stride, there);
+        __m512 odd = load_lanes(source + i * stride + 16, there - 16);
+        part_pairs(even, odd);
+        const __m512 shift = _mm512_set1_ps(grids.shift[i]);
+        block->row[i] = take_slice(even, odd, shift);
+        block[plane].row[i] = take_slice(even, odd, _mm512_mul_ps(shift, _mm512_set1_ps(0x1p-9F)));
+        block[2 * plane].row[i] = rounded_pairs(even, odd);
     }
 }
 

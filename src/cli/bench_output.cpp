@@ -49,9 +49,8 @@ void write_file(const std::string& path, const std::string& text)
 cost::Peaks peaks_of(const Place& place, DType dtype)
 {
     if (!place.hardware.is_device) {
-        return cost::host_peaks(
-            place.hardware.threads,
-            offload::isa_for(*place.hardware.isa, kernel_element(dtype), place.hardware.is_isa_named), dtype);
+        return cost::host_peaks(place.hardware.threads, offload::isa_for(*place.hardware.isa, kernel_element(dtype)),
+                                dtype);
     }
     const cost::KnownDevice* const known = cost::find_device(place.name.substr(0, place.name.find(" (device")));
     return known == nullptr ? cost::Peaks{} : cost::device_peaks(*known, dtype);

@@ -136,10 +136,8 @@ PlanFacts plan_facts(const PlanFlags& flags)
     facts.note = place.note;
     facts.is_device = place.hardware.is_device;
     if (!facts.is_device) {
-        facts.peaks = cost::host_peaks(
-            place.hardware.threads,
-            offload::isa_for(*place.hardware.isa, kernel_element(facts.dtype), place.hardware.is_isa_named),
-            facts.dtype);
+        facts.peaks = cost::host_peaks(place.hardware.threads,
+                                       offload::isa_for(*place.hardware.isa, kernel_element(facts.dtype)), facts.dtype);
     } else if (known != nullptr) {
         facts.peaks = cost::device_peaks(*known, facts.dtype);
     }

@@ -113,32 +113,16 @@ std::vector<DeviceInfo> devices(Backend backend)
     return found;
 }
 
-namespace {
-
-/// What the environment names, or null.
-const char* named_host_isa()
-{
-    // Read every time: tests change it between calls.
-    const char* name = std::getenv("FLASHOMP_HOST_ISA"); // NOLINT(concurrency-mt-unsafe)
-    return name == nullptr || *name == '\0' ? nullptr : name;
-}
-
-} // namespace
-
-bool is_host_isa_named()
-{
-    return named_host_isa() != nullptr;
-}
-
 const offload::HostIsa& choose_host_isa()
 {
-    const char* forced = named_host_isa();
+    // Read every time: tests change it between calls.
+    const char* forced = std::getenv("FLASHOMP_HOST_ISA"); // NOLINT(concurrency-mt-unsafe)
     std::string names;
     for (const offload::HostIsa& isa : offload::host_isas()) {
         if (!isa.is_supported()) {
             continue;
         }
-        if (forced == nullptr || isa.name == forced) {
+        if (forced == nullptr || *forced == '\0' || isa.name == forced) {
             return isa;
         }
         names += (names.empty() ? "" : ", ") + std::string(isa.name);
@@ -153,7 +137,7 @@ std::string host_isa()
 
 std::string host_isa(DType dtype)
 {
-    return std::string(offload::isa_for(choose_host_isa(), kernel_element(dtype), is_host_isa_named()).name);
+    return std::string(offload::isa_for(choose_host_isa(), kernel_element(dtype)).name);
 }
 
 } // namespace flashomp

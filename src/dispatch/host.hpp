@@ -8,7 +8,4 @@ namespace flashomp {
 /// that this CPU or build does not have.
 const offload::HostIsa& choose_host_isa();
 
-/// Whether FLASHOMP_HOST_ISA named it.
-bool is_host_isa_named();
-
 } // namespace flashomp

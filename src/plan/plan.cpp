@@ -300,8 +300,7 @@ Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardw
     case Machine::automatic:
         break;
     }
-    return host_pass(pass, problem, hardware,
-                     offload::isa_for(*hardware.isa, kernel_element(problem.dtype), hardware.is_isa_named));
+    return host_pass(pass, problem, hardware, offload::isa_for(*hardware.isa, kernel_element(problem.dtype)));
 }
 
 /// Rows that lse has in all: one statistic each.
@@ -411,7 +410,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
-        planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype), hardware.is_isa_named);
+        planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);

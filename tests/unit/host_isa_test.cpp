@@ -13,7 +13,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <omp.h>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace flashomp::testing {
@@ -27,6 +30,12 @@ public:
     ForcedIsa(const ForcedIsa&) = delete;
     ForcedIsa& operator=(const ForcedIsa&) = delete;
 };
+
+bool has_isa(std::string_view name)
+{
+    return std::ranges::any_of(offload::host_isas(),
+                               [&](const offload::HostIsa& isa) { return isa.name == name && isa.is_supported(); });
+}
 
 Options on_host(int threads)
 {
@@ -142,6 +151,30 @@ TEST(HostIsa, LanesExp2OfSpecialValues)
             isa.exp2(x.data(), y.data());
             EXPECT_EQ(y[15], std::ldexp(1.0F, n));
         }
+    }
+}
+
+TEST(HostIsa, TilesHoldFloat32ScoresToMoreBitsThanAFloatHas)
+{
+    if (!has_isa("amx")) {
+        GTEST_SKIP() << "this CPU has no AMX tiles";
+    }
+    const ForcedIsa forced("amx");
+    std::map<std::string, std::pair<double, double>> errors; // of all cases: ours, standard attention's
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+        AttentionCase attention({1, 2, 1, 100, 90, 48, 40}, DType::float32, seed);
+        attention.options.scale = 200.0; // logits of thousands, which a float rounds by up to 2.4e-4
+        Options options = on_host(2);
+        options.scale = attention.options.scale;
+        static_cast<void>(attention.run(options));
+        for (const Comparison& result : attention.compare(attention.expected())) {
+            EXPECT_TRUE(result.passed()) << result.name << ": " << result.error << " > " << result.bound;
+            errors[result.name].first += result.error;
+            errors[result.name].second += result.naive_error;
+        }
+    }
+    for (const char* name : {"o", "dq", "dk", "dv"}) { // LSE is a float itself
+        EXPECT_LT(errors.at(name).first, 0.5 * errors.at(name).second) << name;
     }
 }
 
