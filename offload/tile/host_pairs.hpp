@@ -232,12 +232,13 @@ private:
         const T* source = static_cast<const T*>(rows.data) + rows.offset;
         const int k = tiles(rows.count, inner);
         const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.depth, lanes)} * k;
-        for (int x0 = 0; x0 < rows.depth; x0 += lanes) {
-            for (int r0 = 0; r0 < rows.count; r0 += inner, ++target) {
-                pack_across<terms>(source + r0 * rows.stride + x0, rows.stride, rows.count - r0, rows.depth - x0,
-                                   target, plane);
+        for (int r0 = 0; r0 < rows.count; r0 += inner) {
+            const T* const first = source + r0 * rows.stride;
+            for (int x0 = 0; x0 < rows.depth; x0 += lanes) {
+                PairBlock* const block = target + std::ptrdiff_t{x0 / lanes} * k + r0 / inner;
+                pack_across<terms>(first + x0, rows.stride, rows.count - r0, rows.depth - x0, block, plane);
                 for (int t = 0; t < terms; ++t) {
-                    transpose(target[t * plane]);
+                    transpose(block[t * plane]);
                 }
             }
         }

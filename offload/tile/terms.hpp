@@ -78,6 +78,13 @@ FLASHOMP_INLINE __m512i take_term(__m512& even, __m512& odd)
     return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
 }
 
+/// Pairs (even[i], odd[i]), cut off.
+FLASHOMP_INLINE __m512i upper_pairs(__m512 even, __m512 odd)
+{
+    return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(_mm512_castps_si512(even), 16),
+                                   _mm512_castps_si512(odd));
+}
+
 /// Pairs (even[i], odd[i]), rounded to nearest even.
 FLASHOMP_INLINE __m512i rounded_pairs(__m512 even, __m512 odd)
 {
@@ -95,7 +102,7 @@ FLASHOMP_INLINE void store_pairs(__m512 even, __m512 odd, PairBlock* block, std:
         block[t * plane].row[row] = take_term(even, odd);
     }
     if constexpr (terms == 3) { // what is left has low bits only where it is denormal
-        block[2 * plane].row[row] = take_term(even, odd);
+        block[2 * plane].row[row] = upper_pairs(even, odd);
     } else {
         block[(terms - 1) * plane].row[row] = rounded_pairs(even, odd);
     }

@@ -42,7 +42,12 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     // Tensor-core kernels are compiled for some depths only and hold the whole of theirs.
     const std::int64_t d = tensor_cores ? forward.launch.depth : problem.head_dim;
     const std::int64_t dv = tensor_cores ? forward.launch.depth : problem.head_dim_v;
-    const std::int64_t element = tensor_cores ? 2 : 4;
+    // A CPU's matrix instructions take numbers as one, two or three bfloat16 terms; there is room for a streamed block
+    // packed as either operand, and for packed scores.
+    const bool in_terms = forward.machine == Machine::host && forward.isa->products != nullptr;
+    const std::int64_t terms = problem.dtype == DType::float32 ? 3 : (problem.dtype == DType::float16 ? 2 : 1);
+    const std::int64_t element = in_terms ? 2 * terms : (tensor_cores ? 2 : 4);
+    const std::int64_t operands = in_terms ? 2 : 1;
     // Blocks on their way to the chip have a place there too.
     std::int64_t stages_k = tensor_cores ? 2 : 1;
     std::int64_t stages_v = stages_k;
@@ -56,9 +61,9 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     constexpr std::int64_t statistics = 4; // sum, base, limit, correction
     TileBudget budget;
     budget.q = rows * d * element;
-    budget.k = stages_k * columns * d * element;
-    budget.v = stages_v * columns * dv * element;
-    budget.scores = rows * columns * accumulator;
+    budget.k = stages_k * columns * d * element * operands;
+    budget.v = stages_v * columns * dv * element * operands;
+    budget.scores = rows * columns * (accumulator + (in_terms ? element : 0));
     budget.o = rows * dv * accumulator;
     budget.statistics = statistics * rows * accumulator;
     budget.in_registers = tensor_cores ? budget.q + budget.scores + budget.o + budget.statistics : 0;

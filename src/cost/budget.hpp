@@ -23,12 +23,14 @@ struct OnChip {
 
 /// Bytes of the pieces that a crew of the forward pass keeps while it visits a tile.
 struct TileBudget {
-    std::int64_t q = 0, k = 0, v = 0; ///< blocks as they are held: float32, or 16 bits and all stages (tensor cores)
-    std::int64_t scores = 0;          ///< S, float32
-    std::int64_t o = 0;               ///< accumulator, float32
-    std::int64_t statistics = 0;      ///< of the rows
-    std::int64_t in_registers = 0;    ///< of these, what a GPU keeps in the registers of the crew
-    std::int64_t in_memory = 0;       ///< cache (host) or team-local memory (GPU)
+    /// Blocks as they are held: float32; 16 bits and all stages on tensor cores; bfloat16 terms on a CPU's matrix
+    /// units.
+    std::int64_t q = 0, k = 0, v = 0;
+    std::int64_t scores = 0;       ///< S, float32, and where it is packed for the next product that too
+    std::int64_t o = 0;            ///< accumulator, float32
+    std::int64_t statistics = 0;   ///< of the rows
+    std::int64_t in_registers = 0; ///< of these, what a GPU keeps in the registers of the crew
+    std::int64_t in_memory = 0;    ///< cache (host) or team-local memory (GPU)
 
     [[nodiscard]] std::int64_t total() const { return q + k + v + scores + o + statistics; }
 };

@@ -219,11 +219,17 @@ TEST(Budget, ClassicRule)
 TEST(Budget, PiecesAreWhatTheHostMachineTakes)
 {
     // Sizes that need no padding: the pieces must add up to the crew's memory that the kernels themselves ask for.
-    const Problem problem = problem_of(parse_shape("b1_h1_n512_d64"), DType::float32, false, {});
-    const Plan decided = plan(problem, host());
-    const TileBudget budget = tile_budget(problem, decided.passes.at(0));
-    EXPECT_EQ(budget.total(), 4 * decided.passes.at(0).launch.crew_floats);
-    EXPECT_EQ(budget.in_registers, 0);
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+            const Problem problem = problem_of(parse_shape("b1_h1_n512_d64"), dtype, false, {});
+            Hardware hardware = host();
+            hardware.isa = &isa;
+            const Plan decided = plan(problem, hardware);
+            const TileBudget budget = tile_budget(problem, decided.passes.at(0));
+            EXPECT_EQ(budget.total(), 4 * decided.passes.at(0).launch.crew_floats) << isa.name << " " << name_of(dtype);
+            EXPECT_EQ(budget.in_registers, 0);
+        }
+    }
 }
 
 TEST(Budget, TensorCoreTilesFitTeamMemory)
