@@ -5,12 +5,11 @@
 #define FLASHOMP_ON_VECTORS 0
 #define FLASHOMP_ON_PAIRS 1 // AVX-512-BF16: bfloat16
 #define FLASHOMP_ON_TILES 2 // AMX-BF16: all element types
-#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
-#include "tile/host.hpp"
-#elif FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
+#include "tile/host_few.hpp"
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
 #include "tile/host_dpbf16.hpp"
 #include "tile/host_pairs.hpp"
-#else
+#elif FLASHOMP_PRODUCTS == FLASHOMP_ON_TILES
 #include "tile/host_amx.hpp"
 #include "tile/host_pairs.hpp"
 #endif
@@ -22,9 +21,9 @@ namespace flashomp::offload::FLASHOMP_ISA {
 // Its own type, so that no two instruction sets share an instantiation the linker could merge.
 struct Isa {
     static constexpr int lanes = FLASHOMP_LANES;
-#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
     static constexpr int register_rows = FLASHOMP_REGISTER_ROWS;
     static constexpr int register_vectors = FLASHOMP_REGISTER_VECTORS;
+#if FLASHOMP_PRODUCTS == FLASHOMP_ON_VECTORS
     struct Session {};
 #elif FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
     struct Session {};
@@ -82,8 +81,19 @@ static void run_pass(const Params& params, const Launch& launch)
     }
 }
 
+/// Whether a block is one of few queries, for which plan() leaves the rows as they are. Others fill vectors.
+static bool is_few(Pass pass, int resident_rows)
+{
+    return pass == Pass::forward && resident_rows % Isa::lanes != 0;
+}
+
 Ran run(const Params& params, const Launch& launch)
 {
+    if (is_few(launch.pass, launch.resident_rows)) {
+        has_modifications(params) ? run_pass<FewRowsMachine<Isa>, Pass::forward, true>(params, launch)
+                                  : run_pass<FewRowsMachine<Isa>, Pass::forward, false>(params, launch);
+        return {};
+    }
     for_machine(params.element, [&]<class Machine>() {
         for_pass(launch.pass, has_modifications(params),
                  [&]<Pass pass, bool modified>() { run_pass<Machine, pass, modified>(params, launch); });
@@ -93,6 +103,9 @@ Ran run(const Params& params, const Launch& launch)
 
 std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
 {
+    if (is_few(pass, resident_rows)) {
+        return crew_floats<FewRowsMachine<Isa>>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    }
     return for_machine(element, [&]<class Machine>() {
         return crew_floats<Machine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
     });

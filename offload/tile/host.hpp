@@ -10,8 +10,10 @@ namespace flashomp::offload {
 /// Isa, besides what HostTile needs: the register block of the matrix kernel (rows x vectors); rows divide lanes.
 template <class Isa>
 class HostMachine : public HostTile<Isa> {
+protected:
     using Tile = HostTile<Isa>;
     using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines;
+    using typename Tile::Vector;
 
 public:
     using Tile::lanes, Tile::load;
@@ -128,16 +130,8 @@ public:
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, bool scales,
                                     const Stats& factor)
     {
-        for (int r = 0; scales && r < rows_; ++r) { // most tiles move no row's base
-            float* row = a.data + std::ptrdiff_t{r} * a.padded;
-            const float by = factor[r];
-            if (by == 1.0F) {
-                continue;
-            }
-#pragma omp simd
-            for (int x = 0; x < a.padded; ++x) {
-                row[x] *= by;
-            }
+        if (scales) {
+            rescale(a, factor);
         }
         accumulate(a, s, stream);
     }
@@ -158,8 +152,24 @@ public:
         });
     }
 
+protected:
+    /// a[r][:] *= factor[r]
+    FLASHOMP_INLINE void rescale(Accumulator& a, const Stats& factor)
+    {
+        for (int r = 0; r < rows_; ++r) {
+            float* row = a.data + std::ptrdiff_t{r} * a.padded;
+            const float by = factor[r];
+            if (by == 1.0F) { // most tiles move no row's base
+                continue;
+            }
+#pragma omp simd
+            for (int x = 0; x < a.padded; ++x) {
+                row[x] *= by;
+            }
+        }
+    }
+
 private:
-    using typename Tile::Vector;
     enum : int { columns = Isa::register_vectors * Isa::lanes };
     enum class Start { zero, add };
 

@@ -2,6 +2,7 @@
 // reach where there are some.
 #pragma once
 
+#include "tile/element.hpp"
 #include "tile/math.hpp"
 
 #if defined(__AVX2__)
@@ -14,6 +15,53 @@ template <class Isa>
 struct Lanes {
     using Vector __attribute__((vector_size(sizeof(float) * Isa::lanes))) = float;
     using Bits __attribute__((vector_size(sizeof(float) * Isa::lanes))) = std::uint32_t;
+
+    /// As many elements as there are lanes, from anywhere.
+    static FLASHOMP_INLINE Vector load(const float* source)
+    {
+        Vector x;
+        __builtin_memcpy(&x, source, sizeof x);
+        return x;
+    }
+    static FLASHOMP_INLINE Vector load(const BFloat16* source)
+    {
+#if defined(__AVX512F__)
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+        return reinterpret_cast<Vector>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+#elif defined(__AVX2__)
+        const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+        return reinterpret_cast<Vector>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+#else
+        return load_converted(source);
+#endif
+    }
+    static FLASHOMP_INLINE Vector load(const Float16* source)
+    {
+#if defined(__AVX512F__)
+        return reinterpret_cast<Vector>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
+#elif defined(__AVX2__)
+        return reinterpret_cast<Vector>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))));
+#else
+        return load_converted(source);
+#endif
+    }
+
+    /// The sum of all lanes, halves first.
+    static FLASHOMP_INLINE float sum(Vector x)
+    {
+#if defined(__AVX512F__)
+        return _mm512_reduce_add_ps(reinterpret_cast<__m512>(x));
+#else
+        float part[Isa::lanes];
+        __builtin_memcpy(part, &x, sizeof x);
+        for (int half = Isa::lanes / 2; half > 0; half /= 2) {
+            for (int i = 0; i < half; ++i) {
+                part[i] += part[i + half];
+            }
+        }
+        return part[0];
+#endif
+    }
 
     /// The larger of each lane; y where x is a NaN.
     static FLASHOMP_INLINE Vector max(Vector x, Vector y)
@@ -57,6 +105,17 @@ struct Lanes {
             reinterpret_cast<Vector>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
         return x < -125.0F ? Vector{} : result;
 #endif
+    }
+
+private:
+    template <class T>
+    static FLASHOMP_INLINE Vector load_converted(const T* source)
+    {
+        float values[Isa::lanes];
+        for (int i = 0; i < Isa::lanes; ++i) {
+            values[i] = to_float(source[i]);
+        }
+        return load(values);
     }
 };
 

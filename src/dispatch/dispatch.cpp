@@ -99,10 +99,11 @@ bool run_openmp_passes(Plan& decided, const Problem& problem, const offload::Par
     return on_device;
 }
 
-Report run_kernels(const Problem& problem)
+Report run_kernels(const Problem& given)
 {
-    const Place place = choose_place(problem.choice);
+    const Place place = choose_place(given.choice);
     const Hardware& hardware = place.hardware;
+    const Problem problem = as_computed(given, hardware);
     const Space space = space_of(hardware, problem.choice);
     for (const auto& [name, view] : problem.inputs()) {
         const bool is_starts = view.data == problem.cu_seqlens_q.data || view.data == problem.cu_seqlens_k.data;

@@ -1,5 +1,7 @@
 #include "plan.hpp"
 
+#include "groups.hpp"
+
 #include "cuda/tensor_shapes.hpp"
 #include "mask.hpp"
 #include "tensor_shapes.hpp"
@@ -57,6 +59,9 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
     const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
+    if (pass == Pass::forward && rows <= isa.lanes / 2) { // not rounded up: for the machine of few rows
+        return {static_cast<int>(rows), 128};
+    }
     const auto fits = [&](const Blocks& b) {
         const std::int64_t floats =
             isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream, static_cast<int>(problem.head_dim),
@@ -76,8 +81,9 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
 
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
-    const Blocks blocks =
-        chosen(problem.choice.tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes), isa.lanes, 1);
+    const Tiling& tiling = problem.choice.tiling;
+    const Blocks blocks = chosen(tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes),
+                                 tiling.resident_rows > 0 ? isa.lanes : 1, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;
@@ -404,8 +410,14 @@ offload::Element kernel_element(DType dtype)
     }
 }
 
-Plan plan(const Problem& problem, const Hardware& hardware)
+Problem as_computed(const Problem& problem, const Hardware& hardware)
 {
+    return hardware.is_device ? problem : with_groups_as_rows(problem);
+}
+
+Plan plan(const Problem& given, const Hardware& hardware)
+{
+    const Problem problem = as_computed(given, hardware);
     Plan plan;
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;

@@ -42,7 +42,11 @@ struct Plan {
 /// The element type as the kernels see it.
 offload::Element kernel_element(DType dtype);
 
-/// Throws Error when options.machine cannot run on this hardware.
+/// The problem as this hardware's passes see it: the same inputs and outputs, on the host with fewer heads where
+/// several read the same keys (groups.hpp).
+Problem as_computed(const Problem& problem, const Hardware& hardware);
+
+/// For a problem, or as_computed() of it. Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);
 
 /// Sets the plan's machine_name from its passes.

@@ -73,6 +73,24 @@ TEST_P(Parity, ValueHeadDimDiffers)
     check({1, 2, 1, 40, 50, 256, 1}, {}, 12);
 }
 
+TEST_P(Parity, FewQueriesAndGroupsOfOne)
+{
+    Options options;
+    check({2, 6, 2, 1, 300, 64, 64}, options, 50);
+    check({1, 7, 1, 1, 77, 40, 72}, options, 51);
+    check({1, 40, 2, 1, 65, 33, 20}, options, 52); // more rows than a vector has lanes
+    check({1, 4, 2, 3, 130, 128, 128}, options, 53);
+    check({1, 2, 1, 7, 41, 96, 56}, options, 54);
+    options.causal = Causal::bottom_right;
+    check({2, 6, 2, 1, 129, 64, 64}, options, 55);
+    check({1, 4, 1, 5, 90, 24, 24}, options, 56);
+    options.causal = Causal::top_left; // sees one key
+    check({1, 6, 2, 1, 50, 64, 64}, options, 57);
+    AttentionCase padded({3, 8, 2, 1, 120, 64, 48}, dtype(), 58);
+    padded.add_key_padding();
+    check(padded);
+}
+
 TEST_P(Parity, EmptyAxes)
 {
     check({1, 2, 2, 0, 10, 16, 16}, {}, 13);

@@ -206,6 +206,15 @@ TEST(Traffic, SplitKeysCostTheirPartialResults)
     EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).written, least_traffic(s, DType::float32, false).written + partial);
 }
 
+TEST(Traffic, HeadsWithOneQueryReadTheirGroupsKeysOnce)
+{
+    const Shape shape = parse_shape("b2_h12kv3_n1x800_d64");
+    const Problem problem = problem_of(shape, DType::bfloat16, false, {});
+    const Plan decided = plan(problem, host());
+    EXPECT_EQ(decided.passes.at(0).launch.resident_rows, 4);
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).total(), least_traffic(shape, DType::bfloat16, false).total());
+}
+
 TEST(Budget, ClassicRule)
 {
     // M = 48 KiB of float32 and d = 64: Bc = 12288/256 = 48, Br = min(48, 64).

@@ -1,0 +1,43 @@
+#include "groups.hpp"
+
+namespace flashomp {
+
+namespace {
+
+/// [batch, 1, head, depth] as [batch, head of its group, group, depth].
+template <class View>
+View heads_as_rows(View view, std::int64_t group)
+{
+    view.shape[1] = group;
+    view.shape[2] /= group;
+    view.strides[1] = view.strides[2];
+    view.strides[2] *= group;
+    return view;
+}
+
+} // namespace
+
+Problem with_groups_as_rows(Problem problem)
+{
+    const std::int64_t group = problem.heads_kv > 0 ? problem.heads_q / problem.heads_kv : 1;
+    const bool is_packed = !problem.starts_q.empty();
+    const bool tells_heads_apart =
+        problem.alibi_slopes || problem.bias || problem.sink || problem.dropout.probability > 0.0;
+    const bool sees_all = problem.causal != Causal::top_left && problem.window.left < 0 && problem.window.right < 0;
+    if (problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 || tells_heads_apart || !sees_all ||
+        problem.lse.strides[1] != 1) {
+        return problem;
+    }
+    problem.causal = Causal::none; // the last query sees all keys
+    problem.heads_q = problem.heads_kv;
+    problem.seqlen_q = group;
+    problem.q = heads_as_rows(problem.q, group);
+    problem.o = heads_as_rows(problem.o, group);
+    problem.lse.shape[1] /= group; // [batch, head, 1] as [batch, group, head of its group]
+    problem.lse.shape[2] = group;
+    problem.lse.strides[2] = 1;
+    problem.lse.strides[1] = group;
+    return problem;
+}
+
+} // namespace flashomp
