@@ -30,5 +30,6 @@ def write(path, context, rows):
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps({"context": context | {"command": " ".join(sys.argv)}, "benchmarks": rows}, indent=1) + "\n")
+    data = {"context": context | {"command": " ".join(sys.argv)}, "benchmarks": rows}
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
     temporary.replace(path)

@@ -7,9 +7,11 @@
 #     memory        resident memory up to N = 65536            host-memory.json        minutes
 #     instructions  cachegrind on the AVX2 kernels             host-instructions.json  minutes
 #     isas          instruction sets beside loops of products  host-isas.json          a minute
-#     scaling       1, 2, 4, ... threads beside PyTorch        host-scaling.json       minutes; NAME=host-scaling-16 names another file
-#     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour; RESUME=1 keeps the rows that are there, of the same build
+#     scaling       1, 2, 4, ... threads beside PyTorch        host-scaling.json       minutes
+#     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour
 # Only the last three depend on what else the machine does. PYTHON is one with PyTorch, THREADS those of isas and pytorch.
+# On another machine NAME=host-scaling-16 names scaling's file: both are in one table. RESUME=1 keeps pytorch's rows that are
+# there, which have to be the same build's.
 set -euo pipefail
 
 if (($# < 2)); then

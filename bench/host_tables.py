@@ -98,7 +98,7 @@ def instructions(files):
 
 TABLES = (
     ("host-scaling*.json", "Threads of a CPU", scaling,
-     "In parentheses, how many times as fast as one thread. Each number of threads is a process that is kept to as many CPUs."),
+     "In parentheses, how many times as fast as one thread. Each number of threads is a process kept to as many CPUs."),
     ("host-memory.json", "Memory of a CPU against length", memory,
      "The largest resident set of a process above that before the call, which is the first of its kind in that process (in "
      "steps of about half a MiB, as Linux counts), the same for a row of the sequence, and what standard attention stores in "
@@ -109,8 +109,8 @@ TABLES = (
      "that backward needs; the kernels carry out seven, which the last column counts."),
     ("host-instructions.json", "Instructions of the float32 AVX2 kernels", instructions,
      "Counted by cachegrind, as the difference that one more call makes, on one thread. A vector of AVX2 has 8 floats, so the "
-     "least possible is 1/8 = 0.125 a multiply-add. Forward needs two multiply-adds for each score and dimension, backward five; "
-     "the backward kernels carry out seven."),
+     "least possible is 1/8 = 0.125 a multiply-add. Forward needs two multiply-adds for each score and dimension, backward "
+     "five; the backward kernels carry out seven."),
 )
 
 

@@ -60,7 +60,8 @@ class Record(unittest.TestCase):
             flashomp_bench.measure(FLASHOMP, "--shape", "b1_h1_n8_d8", FLASHOMP_HOST_ISA="none")
 
     def test_instructions_are_those_of_the_summary(self):
-        self.assertEqual(host_instructions.instructions_in("desc: x\nevents: Ir Dr\nfl=a\n1 2 3\nsummary: 31518869 7\n"), 31518869)
+        text = "desc: x\nevents: Ir Dr\nfl=a\n1 2 3\nsummary: 31518869 7\n"
+        self.assertEqual(host_instructions.instructions_in(text), 31518869)
         row = host_instructions.row_of("b2_h3_n64_d16", "backward", 5)
         self.assertEqual((row["multiply_adds"], row["carried_out"]), (5 * 6 * 64**2 * 16, 7 * 6 * 64**2 * 16))
 

@@ -13,7 +13,8 @@ import host_tables
 
 
 def row(direction, n, **more):
-    return {"run_name": f"{direction}/float32/b1_h1_n{n}_d64/real_time", "implementation": "flashomp", "label": "x on y", **more}
+    return {"run_name": f"{direction}/float32/b1_h1_n{n}_d64/real_time", "implementation": "flashomp", "label": "x on y",
+            **more}
 
 
 class Tables(unittest.TestCase):
@@ -54,8 +55,10 @@ class Tables(unittest.TestCase):
         self.assertEqual(lines[-1], "| 1024 | 1.0 MiB | 1024 | 8.0 MiB |")
 
     def test_shares_count_needed_and_carried_out_products(self):
-        (lines,) = self.lines(host_isas=[row("backward", 8, machine="host-avx2", real_time=1.0, peak_flops=4e11, **{"TFLOP/s": 0.2})])
-        self.assertEqual(lines[-1], "| avx2 | backward float32 b1_h1_n8_d64 | 1.00 ms | 200 GFLOP/s | 400 GFLOP/s | 50 % | 70 % |")
+        times = {"machine": "host-avx2", "real_time": 1.0, "TFLOP/s": 0.2, "peak_flops": 4e11}
+        (lines,) = self.lines(host_isas=[row("backward", 8, **times)])
+        self.assertEqual(lines[-1], "| avx2 | backward float32 b1_h1_n8_d64 | 1.00 ms | 200 GFLOP/s | 400 GFLOP/s | 50 % "
+                         "| 70 % |")
 
     def test_instructions(self):
         (lines,) = self.lines(host_instructions=[row("backward", 8, instructions=7e6, multiply_adds=2e7, carried_out=2.8e7)])
