@@ -43,7 +43,8 @@ def instructions(program, shape, direction, calls):
         out = pathlib.Path(folder) / "cachegrind.out"
         flashomp_bench.output_of(
             ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={out}", program, "bench",
-             "--shape", shape, "--direction", direction, "--device", "host", "--threads", "1", "--only-calls", str(calls)], ISA)
+             "--shape", shape, "--direction", direction, "--device", "host", "--threads", "1",
+             "--only-calls", str(calls)], ISA)
         return instructions_in(out.read_text())
 
 
