@@ -82,7 +82,7 @@ struct Kernel {
     std::string name;
 };
 
-/// The host machine's own matrix instructions where it multiplies with them, else vectors.
+/// The host machine's own matrix instructions where it multiplies with them, else vectors of its width.
 Kernel best_kernel(const offload::HostIsa& isa, DType dtype)
 {
     if (isa.products != nullptr) {
@@ -92,10 +92,10 @@ Kernel best_kernel(const offload::HostIsa& isa, DType dtype)
                 fmt::format("{} products on {}", name_of(dtype), isa.name)};
     }
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) {
+    if (isa.lanes >= 16 && __builtin_cpu_supports("avx512f")) {
         return {avx512, "float32 multiply-adds, AVX-512"};
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (isa.lanes >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return {avx2, "float32 multiply-adds, AVX2"};
     }
 #endif

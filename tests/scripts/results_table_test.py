@@ -27,11 +27,11 @@ def row(implementation, milliseconds=None, why=None, **more):
 
 
 class Table(unittest.TestCase):
-    def lines(self, *rows):
+    def lines(self, *rows, **choice):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "some.json"
             file.write_text(json.dumps({"context": {"flashomp_commit": "abc"}, "benchmarks": list(rows)}))
-            return tables.table([file])
+            return tables.table([file], **choice)
 
     def test_ratios_and_reasons(self):
         lines = self.lines(row("flashomp", 2.0), row("pytorch-flash", 1.0), row("pytorch-cudnn", 5.0),
@@ -41,6 +41,13 @@ class Table(unittest.TestCase):
         self.assertEqual(lines[2], "| forward float32 b1_h2_n64_d16 | 2.00 ms | 500.0 GFLOP/s | 1.0 MiB | 0.50x | 2.50x "
                          "| out of memory | 1.0e-07 (1.0e-05) |")
         self.assertIn("commit abc", lines[-1])
+
+    def test_of_the_lengths_chosen_the_most_heads_are_shown(self):
+        rows = [row("flashomp", 1.0, run_name=f"forward/float32/{shape}/real_time")
+                for shape in ("b1_h2_n64_d16", "b2_h2_n64_d16", "b1_h2_n64_d32", "b2_h2_n32_d16")]
+        shapes = [line.split(" | ")[0].split()[-1] for line in self.lines(*rows, lengths=(64,))[2:4]]
+        self.assertEqual(shapes, ["b2_h2_n64_d16", "b1_h2_n64_d32"])
+        self.assertEqual(self.lines(*rows, lengths=(64,))[4], "")
 
     def test_a_wrong_result_is_refused(self):
         with self.assertRaises(SystemExit):

@@ -1,0 +1,69 @@
+"""bench/host_tables.py: what the rows say, and nothing where there is no file."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+import host_tables
+
+
+def row(direction, n, **more):
+    return {"run_name": f"{direction}/float32/b1_h1_n{n}_d64/real_time", "implementation": "flashomp", "label": "x on y",
+            **more}
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def lines(self, **files):
+        for name, rows in files.items():
+            path = pathlib.Path(self.folder.name) / f"{name.replace('_', '-')}.json"
+            path.write_text(json.dumps({"context": {"cpu": name, "num_cpus": 2}, "benchmarks": rows}))
+        return [section.lines for section in host_tables.sections(pathlib.Path(self.folder.name))]
+
+    def test_nothing_is_recorded(self):
+        self.assertEqual(self.lines(), [])
+
+    def test_scaling_of_one_machine(self):
+        one = [row("forward", 8, threads=1, real_time=9.0), row("forward", 8, threads=1, real_time=8.0) |
+               {"implementation": "pytorch-cpu-flash"}]
+        two = [row("forward", 8, threads=2, real_time=4.5)]
+        (lines,) = self.lines(host_scaling=one + two)
+        self.assertEqual(lines, [
+            "| pass, dtype, shape | implementation | 1 thread | 2 threads |", "| --- | --- | --- | --- |",
+            "| forward float32 b1_h1_n8_d64 | flashomp | 9.00 ms | 4.50 ms (2.00x) |",
+            "| forward float32 b1_h1_n8_d64 | PyTorch's flash kernel | 8.00 ms |  |"])
+
+    def test_scaling_of_two_machines_is_one_table(self):
+        (lines,) = self.lines(host_scaling=[row("forward", 8, threads=1, real_time=9.0)],
+                              host_scaling_16=[row("forward", 8, threads=16, real_time=1.0)])
+        self.assertEqual(lines[0], "| machine | pass, dtype, shape | implementation | 1 thread | 16 threads |")
+        self.assertEqual(lines[2:], ["| host_scaling, 2 CPUs | forward float32 b1_h1_n8_d64 | flashomp | 9.00 ms |  |",
+                                     "| host_scaling_16, 2 CPUs | forward float32 b1_h1_n8_d64 | flashomp |  | 1.00 ms |"])
+
+    def test_memory(self):
+        (lines,) = self.lines(host_memory=[row("forward", 1024, real_time=1, peak_bytes=2**20, standard_bytes=2**23)])
+        self.assertEqual(lines[-1], "| 1024 | 1.0 MiB | 1024 | 8.0 MiB |")
+
+    def test_shares_count_needed_and_carried_out_products(self):
+        times = {"machine": "host-avx2", "real_time": 1.0, "TFLOP/s": 0.2, "peak_flops": 4e11}
+        (lines,) = self.lines(host_isas=[row("backward", 8, **times)])
+        self.assertEqual(lines[-1], "| avx2 | backward float32 b1_h1_n8_d64 | 1.00 ms | 200 GFLOP/s | 400 GFLOP/s | 50 % "
+                         "| 70 % |")
+
+    def test_instructions(self):
+        (lines,) = self.lines(host_instructions=[row("backward", 8, instructions=7e6, multiply_adds=2e7, carried_out=2.8e7)])
+        self.assertEqual(lines[-1], "| backward float32 b1_h1_n8_d64 | 7.0 million | 0.350 | 0.250 | 2.00 |")
+
+
+if __name__ == "__main__":
+    unittest.main()
