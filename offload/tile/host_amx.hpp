@@ -157,6 +157,7 @@ public:
 /// n + 1, plane_a and plane_b blocks from term to term. Where there is `low`, the products that are not of first terms
 /// alone go there instead of to C.
 template <int terms, bool adds>
+// NOLINTNEXTLINE(readability-non-const-parameter): what `low` points to is written, from c on
 FLASHOMP_INLINE void amx_multiply(float* c, float* low, std::ptrdiff_t c_strip, const PairBlock* a,
                                   std::ptrdiff_t plane_a, const PairBlock* b, std::ptrdiff_t plane_b, int m, int n,
                                   int k)

@@ -47,7 +47,7 @@ offload::Element kernel_element(DType dtype);
 Problem as_computed(const Problem& problem, const Hardware& hardware);
 
 /// For a problem, or as_computed() of it. Throws Error when options.machine cannot run on this hardware.
-Plan plan(const Problem& problem, const Hardware& hardware);
+Plan plan(const Problem& given, const Hardware& hardware);
 
 /// Sets the plan's machine_name from its passes.
 void name_machines(Plan& plan);
