@@ -196,11 +196,16 @@ MeasuredTraffic with_cachegrind(const std::string& valgrind, const std::vector<s
                                        fmt::format("--LL={},{},{}", cache.size, cache.ways, cache.line),
                                        "--cachegrind-out-file=" + out};
     arguments.insert(arguments.end(), command.begin(), command.end());
-    // Its simulated CPU ends at AVX2, and one core's cache is what is modelled.
-    run_program(arguments, {"OMP_NUM_THREADS=1", "FLASHOMP_HOST_ISA=avx2"}, folder.file("log"));
+    // Its simulated x86-64 ends at AVX2, and one core's cache is what is modelled.
+#if defined(__x86_64__)
+    const std::string isa = "avx2";
+#else
+    const std::string isa = "baseline";
+#endif
+    run_program(arguments, {"OMP_NUM_THREADS=1", "FLASHOMP_HOST_ISA=" + isa}, folder.file("log"));
     MeasuredTraffic traffic = read_cachegrind(contents(out), cache.line);
-    traffic.tool = fmt::format("cachegrind, misses of a modelled {} KiB L2 cache of one core, one thread, avx2",
-                               cache.size / 1024);
+    traffic.tool = fmt::format("cachegrind, misses of a modelled {} KiB L2 cache of one core, one thread, {}",
+                               cache.size / 1024, isa);
     return traffic;
 }
 
