@@ -123,9 +123,10 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
     const auto call = [&] { report = backward ? bench.backward() : bench.forward(); };
     try {
         if (settings_.options.backend != Backend::reference) {
-            const Problem problem = cost::problem_of(bench.shape(), settings_.dtype, backward, settings_.options);
-            row.tile_bytes =
-                cost::tile_traffic(problem, plan(problem, choose_place(settings_.options).hardware)).total();
+            const Hardware hardware = choose_place(settings_.options).hardware;
+            const Problem problem =
+                as_computed(cost::problem_of(bench.shape(), settings_.dtype, backward, settings_.options), hardware);
+            row.tile_bytes = cost::tile_traffic(problem, plan(problem, hardware)).total();
         }
         bench.make_outputs(false);
         if (backward) {

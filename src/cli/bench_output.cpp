@@ -209,7 +209,8 @@ int run_traffic(const BenchFlags& flags, const bench::RunSettings& settings, con
                     bench::measure_traffic(traffic_command(flags, place, shape, direction), place.hardware.is_device);
                 // The same options, but one thread and the instruction set that the tool can simulate do not change
                 // tiles of 64 and 128 rows.
-                const Problem problem = cost::problem_of(shape, settings.dtype, backward, settings.options);
+                const Problem problem =
+                    as_computed(cost::problem_of(shape, settings.dtype, backward, settings.options), place.hardware);
                 const cost::Traffic tiles = cost::tile_traffic(problem, plan(problem, place.hardware));
                 const cost::Traffic least = cost::least_traffic(shape, settings.dtype, backward);
                 tool = measured.tool;

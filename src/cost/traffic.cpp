@@ -1,6 +1,5 @@
 #include "traffic.hpp"
 
-#include "groups.hpp"
 #include "mask.hpp"
 
 #include <algorithm>
@@ -89,9 +88,8 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     return {inputs + rows_q * (2 * element * dv + statistic), inputs};
 }
 
-Traffic pass_traffic(const Problem& given, const PassPlan& pass)
+Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
 {
-    const Problem problem = pass.machine == Machine::host ? with_groups_as_rows(given) : given;
     const Rows rows = rows_of(problem, pass.launch);
     const auto element = static_cast<double>(size_of(problem.dtype));
     const auto d = static_cast<double>(problem.head_dim);

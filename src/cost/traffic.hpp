@@ -32,7 +32,7 @@ struct Traffic {
 [[nodiscard]] Traffic tile_traffic(const Problem& problem, const Plan& plan);
 
 /// One pass of it.
-[[nodiscard]] Traffic pass_traffic(const Problem& given, const PassPlan& pass);
+[[nodiscard]] Traffic pass_traffic(const Problem& problem, const PassPlan& pass);
 
 /// The papers' orders of growth (Dao et al. 2022, Theorem 2), as elements with the factor 1, for all heads: N·d + N²
 /// and N²·d²/M with M elements of on-chip memory. Not to be compared with bytes.

@@ -415,9 +415,8 @@ Problem as_computed(const Problem& problem, const Hardware& hardware)
     return hardware.is_device ? problem : with_groups_as_rows(problem);
 }
 
-Plan plan(const Problem& given, const Hardware& hardware)
+Plan plan(const Problem& problem, const Hardware& hardware)
 {
-    const Problem problem = as_computed(given, hardware);
     Plan plan;
     for (const Pass pass : passes_of(problem)) {
         PassPlan planned;

@@ -46,8 +46,8 @@ offload::Element kernel_element(DType dtype);
 /// several read the same keys (groups.hpp).
 Problem as_computed(const Problem& problem, const Hardware& hardware);
 
-/// For a problem, or as_computed() of it. Throws Error when options.machine cannot run on this hardware.
-Plan plan(const Problem& given, const Hardware& hardware);
+/// For a problem as_computed(). Throws Error when options.machine cannot run on this hardware.
+Plan plan(const Problem& problem, const Hardware& hardware);
 
 /// Sets the plan's machine_name from its passes.
 void name_machines(Plan& plan);

@@ -209,7 +209,7 @@ TEST(Traffic, SplitKeysCostTheirPartialResults)
 TEST(Traffic, HeadsWithOneQueryReadTheirGroupsKeysOnce)
 {
     const Shape shape = parse_shape("b2_h12kv3_n1x800_d64");
-    const Problem problem = problem_of(shape, DType::bfloat16, false, {});
+    const Problem problem = as_computed(problem_of(shape, DType::bfloat16, false, {}), host());
     const Plan decided = plan(problem, host());
     EXPECT_EQ(decided.passes.at(0).launch.resident_rows, 4);
     EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).total(), least_traffic(shape, DType::bfloat16, false).total());
