@@ -86,21 +86,10 @@ public:
     {
         if constexpr (has_low && std::is_invocable_v<F, float, float&, int, int, float>) {
             if (other.low != nullptr) {
-                return combine_sums(s, other, f);
+                return combine_with(s, other, f, other.low);
             }
         }
-        for (int r0 = 0; r0 < rows_; r0 += lanes) {
-            for (int c = 0; c < s.count; ++c) {
-                float* const row = s.strip(r0) + c * lanes;
-                float* const other_row = other.strip(r0) + c * lanes;
-#pragma omp simd
-                for (int lane = 0; lane < lanes; ++lane) {
-                    float value = other_row[lane];
-                    row[lane] = f(row[lane], value, r0 + lane, c);
-                    other_row[lane] = value;
-                }
-            }
-        }
+        combine_with(s, other, f);
     }
 
     template <class F>
@@ -298,18 +287,19 @@ protected:
         f(Single{vectors(s.strip(r0))});
     }
 
-    template <class F>
-    FLASHOMP_INLINE void combine_sums(Scores& s, Scores& other, F f)
+    /// combine(), with what `low` has for an element as f()'s last argument where there is one.
+    template <class F, class... Low>
+    FLASHOMP_INLINE void combine_with(Scores& s, Scores& other, F f, const Low*... low)
     {
         for (int r0 = 0; r0 < rows_; r0 += lanes) {
             for (int c = 0; c < s.count; ++c) {
-                float* const row = s.strip(r0) + c * lanes;
-                float* const other_row = other.strip(r0) + c * lanes;
-                const float* const low = other.low_strip(r0) + c * lanes;
+                const std::ptrdiff_t first = std::ptrdiff_t{r0} * s.columns + c * lanes;
+                float* const row = s.data + first;
+                float* const other_row = other.data + first;
 #pragma omp simd
                 for (int lane = 0; lane < lanes; ++lane) {
                     float value = other_row[lane];
-                    row[lane] = f(row[lane], value, r0 + lane, c, low[lane]);
+                    row[lane] = f(row[lane], value, r0 + lane, c, low[first + lane]...);
                     other_row[lane] = value;
                 }
             }
