@@ -42,7 +42,8 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     // Tensor-core kernels are compiled for some depths only and hold the whole of theirs.
     const std::int64_t d = tensor_cores ? forward.launch.depth : problem.head_dim;
     const std::int64_t dv = tensor_cores ? forward.launch.depth : problem.head_dim_v;
-    const std::int64_t element = tensor_cores ? 2 : 4;
+    const bool is_float32 = problem.dtype == DType::float32;
+    const std::int64_t element = tensor_cores && !is_float32 ? 2 : 4;
     // Blocks on their way to the chip have a place there too.
     std::int64_t stages_k = tensor_cores ? 2 : 1;
     std::int64_t stages_v = stages_k;
@@ -61,7 +62,7 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     budget.scores = rows * columns * accumulator;
     budget.o = rows * dv * accumulator;
     budget.statistics = statistics * rows * accumulator;
-    budget.in_registers = tensor_cores ? budget.q + budget.scores + budget.o + budget.statistics : 0;
+    budget.in_registers = tensor_cores ? (is_float32 ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;
     return budget;
 }

@@ -23,7 +23,7 @@ struct OnChip {
 
 /// Bytes of the pieces that a crew of the forward pass keeps while it visits a tile.
 struct TileBudget {
-    std::int64_t q = 0, k = 0, v = 0; ///< blocks as they are held: float32, or 16 bits and all stages (tensor cores)
+    std::int64_t q = 0, k = 0, v = 0; ///< blocks as they are held: float32, or 16 bits; with tensor cores all stages
     std::int64_t scores = 0;          ///< S, float32
     std::int64_t o = 0;               ///< accumulator, float32
     std::int64_t statistics = 0;      ///< of the rows
