@@ -1,9 +1,12 @@
-// The passes on the tensor-core machine (offload/tile/tensor.hpp), from sm_80. Compiled once for every depth and pass,
-// FLASHOMP_CUDA_DEPTH and FLASHOMP_CUDA_PASS: mirrors offload/launch_tensor.cpp.
+// The passes on the tensor-core machines (offload/tile/tensor.hpp and tf32.hpp), from sm_80. Compiled once for every
+// depth, pass and kind of operands, FLASHOMP_CUDA_DEPTH, _PASS and _OPERANDS: mirrors offload/launch_tensor.cpp.
 #include "grid.cuh"
 #include "tensor_depths.hpp"
 #include "tensor_shapes.hpp"
 #include "tile/tensor.hpp"
+#include "tile/tf32.hpp"
+
+#include <type_traits>
 
 namespace flashomp::cuda {
 
@@ -12,29 +15,39 @@ namespace {
 namespace ptx = offload::ptx;
 using offload::KeySums;
 
+constexpr Operands operands = Operands::FLASHOMP_CUDA_OPERANDS;
+
+constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
+{
+    return kernel_shape(operands, pass, depth, modified);
+}
+
 template <int head_depth, class M, Pass pass, bool is_modified>
 struct TensorConfig {
     using Math = M;
     enum : int {
         depth = head_depth,
-        fragments = kernel_shape(pass, head_depth, is_modified).fragments,
-        stream_rows = kernel_shape(pass, head_depth, is_modified).stream_rows,
-        warps = kernel_shape(pass, head_depth, is_modified).warps,
-        in_registers = kernel_shape(pass, head_depth, is_modified).in_registers,
+        fragments = shape_of(pass, head_depth, is_modified).fragments,
+        stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
+        warps = shape_of(pass, head_depth, is_modified).warps,
+        in_registers = shape_of(pass, head_depth, is_modified).in_registers,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
     };
 };
 
+template <class Config>
+using Machine =
+    std::conditional_t<operands == Operands::tf32, offload::Tf32Machine<Config>, offload::TensorMachine<Config>>;
+
 template <int depth, Pass pass, bool modified, class Math, KeySums sums>
-__global__ void __launch_bounds__(32 * kernel_shape(pass, depth, modified).warps)
+__global__ void __launch_bounds__(32 * shape_of(pass, depth, modified).warps)
     tensor_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch)
 {
-    using Machine = offload::TensorMachine<TensorConfig<depth, Math, pass, modified>>;
     const Work work(params, launch);
     const std::int64_t index = item_index();
     if (index < work.items) {
-        Machine tile(block_memory());
+        Machine<TensorConfig<depth, Math, pass, modified>> tile(block_memory());
         if constexpr (pass == Pass::backward_key) {
             offload::backward_key_block<modified, sums>(tile, params, work.item(index));
         } else {
@@ -51,8 +64,8 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
         return status != cudaSuccess ? status : run<depth, pass, modified, Math, KeySums::keys>(params, launch, stream);
     } else {
         return launch_items<tensor_kernel<depth, pass, modified, Math, sums>>(
-            Work(params, launch).items, kernel_shape(pass, depth, modified).warps,
-            tensor_shared_bytes(pass, depth, modified), stream, params, launch);
+            Work(params, launch).items, shape_of(pass, depth, modified).warps,
+            tensor_shared_bytes(operands, pass, depth, modified), stream, params, launch);
     }
 }
 
@@ -66,14 +79,18 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 } // namespace
 
 template <>
-int run_tensor_pass<FLASHOMP_CUDA_DEPTH, Pass::FLASHOMP_CUDA_PASS>(const Params& params, const Launch& launch,
-                                                                   void* stream)
+int run_tensor_pass<operands, FLASHOMP_CUDA_DEPTH, Pass::FLASHOMP_CUDA_PASS>(const Params& params, const Launch& launch,
+                                                                             void* stream)
 {
     constexpr int depth = FLASHOMP_CUDA_DEPTH;
     constexpr Pass pass = Pass::FLASHOMP_CUDA_PASS;
     const auto on = static_cast<cudaStream_t>(stream);
-    return params.element == offload::Element::bfloat16 ? run<depth, pass, ptx::BFloat16Math>(params, launch, on)
-                                                        : run<depth, pass, ptx::Float16Math>(params, launch, on);
+    if constexpr (operands == Operands::tf32) {
+        return run<depth, pass, ptx::Tf32Math>(params, launch, on);
+    } else {
+        return params.element == offload::Element::bfloat16 ? run<depth, pass, ptx::BFloat16Math>(params, launch, on)
+                                                            : run<depth, pass, ptx::Float16Math>(params, launch, on);
+    }
 }
 
 } // namespace flashomp::cuda

@@ -1,4 +1,4 @@
-// From a launch to the kernels of its depth and pass.
+// From a launch to the kernels of its operands, depth and pass.
 #include "tensor_depths.hpp"
 
 #include <cuda_runtime_api.h>
@@ -9,16 +9,16 @@ namespace {
 
 using offload::Pass;
 
-template <int depth>
+template <Operands operands, int depth>
 int run_depth(const offload::Params& params, const offload::Launch& launch, void* stream)
 {
     switch (launch.pass) {
     case Pass::forward:
-        return run_tensor_pass<depth, Pass::forward>(params, launch, stream);
+        return run_tensor_pass<operands, depth, Pass::forward>(params, launch, stream);
     case Pass::backward_query:
-        return run_tensor_pass<depth, Pass::backward_query>(params, launch, stream);
+        return run_tensor_pass<operands, depth, Pass::backward_query>(params, launch, stream);
     case Pass::backward_key:
-        return run_tensor_pass<depth, Pass::backward_key>(params, launch, stream);
+        return run_tensor_pass<operands, depth, Pass::backward_key>(params, launch, stream);
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;
@@ -26,20 +26,27 @@ int run_depth(const offload::Params& params, const offload::Launch& launch, void
     return cudaErrorInvalidValue;
 }
 
+template <Operands operands>
+int run_operands(const offload::Params& params, const offload::Launch& launch, void* stream)
+{
+    switch (launch.depth) {
+    case 64:
+        return run_depth<operands, 64>(params, launch, stream);
+    case 128:
+        return run_depth<operands, 128>(params, launch, stream);
+    case 256:
+        return run_depth<operands, 256>(params, launch, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
 } // namespace
 
 int run_tensor(const offload::Params& params, const offload::Launch& launch, void* stream)
 {
-    switch (launch.depth) {
-    case 64:
-        return run_depth<64>(params, launch, stream);
-    case 128:
-        return run_depth<128>(params, launch, stream);
-    case 256:
-        return run_depth<256>(params, launch, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return operands_of(params.element) == Operands::tf32 ? run_operands<Operands::tf32>(params, launch, stream)
+                                                         : run_operands<Operands::bits16>(params, launch, stream);
 }
 
 } // namespace flashomp::cuda

@@ -1,11 +1,12 @@
 #pragma once
 
 #include "launch.hpp"
+#include "tensor_shapes.hpp"
 
 namespace flashomp::cuda {
 
-/// run_tensor() for one depth and pass, each in a file of its own.
-template <int depth, offload::Pass pass>
+/// run_tensor() for one kind of operands, depth and pass, each in a file of its own.
+template <Operands operands, int depth, offload::Pass pass>
 int run_tensor_pass(const offload::Params& params, const offload::Launch& launch, void* stream);
 
 } // namespace flashomp::cuda

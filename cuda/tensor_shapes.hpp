@@ -15,11 +15,46 @@ constexpr bool sums_apart(Pass pass, int depth)
     return pass == Pass::backward_key && depth == 256;
 }
 
+/// What a tile's operands are multiplied as.
+enum class Operands { bits16, tf32 };
+
+constexpr Operands operands_of(offload::Element element)
+{
+    return element == offload::Element::float32 ? Operands::tf32 : Operands::bits16;
+}
+
+/// kernel_shape() of float32. Elements take twice the memory, so that more of what is there is resident blocks', and
+/// mostly two blocks of few warps share a multiprocessor.
+constexpr TensorShape tf32_shape(Pass pass, int depth)
+{
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64    ? TensorShape{2, 32, 4, 0}
+               : depth == 128 ? TensorShape{1, 32, 4, 0}
+                              : TensorShape{1, 16, 2, 0};
+    case Pass::backward_query:
+        return depth == 64    ? TensorShape{2, 32, 4, 0}
+               : depth == 128 ? TensorShape{1, 16, 4, 0}
+                              : TensorShape{1, 8, 2, 0};
+    case Pass::backward_key:
+        return depth == 64    ? TensorShape{1, 32, 4, 0}
+               : depth == 128 ? TensorShape{1, 16, 4, 0}
+                              : TensorShape{1, 8, 2, 0};
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+        break;
+    }
+    return {0, 0, 0};
+}
+
 /// depth: 64, 128 or 256; modified: has_modifications(); fragments == 0: there is no kernel. Where accumulators and
 /// score tiles take most of a lane's 255 registers, resident blocks stay in shared memory. All shapes fit the 99 KB of
 /// compute capability 8.6.
-constexpr TensorShape kernel_shape(Pass pass, int depth, bool modified)
+constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool modified)
 {
+    if (operands == Operands::tf32) {
+        return tf32_shape(pass, depth);
+    }
     switch (pass) {
     case Pass::forward:
         return depth == 64    ? TensorShape{2, 64, 4, modified ? 0 : 2}
@@ -40,13 +75,14 @@ constexpr TensorShape kernel_shape(Pass pass, int depth, bool modified)
 
 /// Shared memory of a block: two stages of two streamed blocks, what is resident and not in registers, and two stages
 /// of the three row statistics that the dK/dV pass streams.
-constexpr int tensor_shared_bytes(Pass pass, int depth, bool modified)
+constexpr int tensor_shared_bytes(Operands operands, Pass pass, int depth, bool modified)
 {
-    const TensorShape shape = kernel_shape(pass, depth, modified);
+    const TensorShape shape = kernel_shape(operands, pass, depth, modified);
+    const int element_bytes = operands == Operands::tf32 ? 4 : 2;
     const int residents = pass == Pass::forward ? 1 : 2;
     const int in_memory = residents > shape.in_registers ? residents - shape.in_registers : 0;
     const int statistics = pass == Pass::backward_key ? 3 : 0;
-    return 2 * 2 * (2 * shape.stream_rows * depth) + in_memory * 2 * shape.resident_rows() * depth +
+    return element_bytes * depth * (2 * 2 * shape.stream_rows + in_memory * shape.resident_rows()) +
            2 * 4 * shape.stream_rows * statistics;
 }
 

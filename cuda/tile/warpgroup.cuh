@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tile/bulk_copy.cuh"
-#include "tile/ptx.hpp"
+#include "tile/warp_products.hpp"
 
 namespace flashomp::cuda {
 
@@ -16,10 +16,18 @@ struct Lane {
     /// The first of its two neighbouring columns of each eight.
     __device__ __forceinline__ int column() const { return static_cast<int>(lane % 4 * 2); }
 
-    /// One lane speaks for its warp.
+    /// Lanes that tell a barrier what their warp has done. One speaks for all, behind a __syncwarp().
+    /// compute-sanitizer's racecheck takes only the speaker's own accesses for ordered, so in a build for it each
+    /// speaks for itself.
+#ifdef FLASHOMP_CUDA_RACECHECK
+    static constexpr unsigned speakers = 32;
+#else
+    static constexpr unsigned speakers = 1;
+#endif
+
     __device__ __forceinline__ void release(Barrier& barrier) const
     {
-        if (lane == 0) {
+        if (lane < speakers) {
             barrier.arrive();
         }
     }

@@ -130,7 +130,7 @@ public:
             asking_ = asking_warps > 1 ? 1 : 0;
             expected_ += block_bytes;
         } else {
-            copy_in<columns, depth, threads>(block.address, rows, this->thread());
+            copy_in<Block, threads>(block.address, rows, this->thread());
         }
     }
     FLASHOMP_INLINE void load(ColumnStatsBlock block, const float* source, int count)

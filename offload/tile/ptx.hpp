@@ -14,7 +14,7 @@
 
 namespace flashomp::offload::ptx {
 
-/// Four 32-bit registers: a fragment of a 16x16 matrix of 16-bit elements, or of a 16x8 one of floats.
+/// Four 32-bit registers: a fragment of a 16x16 matrix of 16-bit elements, or of a 16x8 one of 32-bit ones.
 struct Four {
     std::uint32_t x[4];
 };
@@ -167,6 +167,31 @@ FLASHOMP_INLINE float load_shared(std::uint32_t shared)
     return value;
 }
 
+/// ld.shared.v4: 16 bytes.
+FLASHOMP_INLINE Four load_shared_128(std::uint32_t shared)
+{
+    Four m{};
+    if (is_nvptx()) {
+        asm volatile("{ .reg .b32 v<4>; ld.shared.v4.b32 {v0, v1, v2, v3}, [%4];"
+                     " mov.b32 %0, v0; mov.b32 %1, v1; mov.b32 %2, v2; mov.b32 %3, v3; }"
+                     : "=r"(m.x[0]), "=r"(m.x[1]), "=r"(m.x[2]), "=r"(m.x[3])
+                     : "r"(shared));
+    }
+    return m;
+}
+
+/// st.global.v4: four floats.
+FLASHOMP_INLINE void store_global_128(void* global, const float (&x)[4])
+{
+    if (is_nvptx()) {
+        asm volatile(
+            "{ .reg .u64 g; .reg .b32 v<4>; cvta.to.global.u64 g, %0; mov.b32 v0, %1; mov.b32 v1, %2;"
+            " mov.b32 v2, %3; mov.b32 v3, %4; st.global.v4.b32 [g], {v0, v1, v2, v3}; }" ::FLASHOMP_ASM_ADDRESS(
+                reinterpret_cast<unsigned long long>(global)),
+            FLASHOMP_ASM_FLOAT(x[0]), FLASHOMP_ASM_FLOAT(x[1]), FLASHOMP_ASM_FLOAT(x[2]), FLASHOMP_ASM_FLOAT(x[3]));
+    }
+}
+
 /// ldmatrix.x4: four 8x8 matrices of 16-bit elements, lane l giving the address of row l%8 of matrix l/8.
 FLASHOMP_INLINE Four load_matrices(std::uint32_t shared)
 {
@@ -242,100 +267,6 @@ FLASHOMP_INLINE float exp2_approx(float x)
     }
     return y;
 }
-
-/// What depends on the 16-bit type.
-struct BFloat16Math {
-    enum : int { is_bfloat16 = 1 };
-
-    /// cvt.rn.bf16x2.f32: two floats to one register, the first in the low half.
-    static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
-    {
-        std::uint32_t both = 0;
-        if (is_nvptx()) {
-            asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.bf16x2.f32 d, h, l; mov.b32 %0, "
-                "d; }"
-                : "=r"(both)
-                : FLASHOMP_ASM_FLOAT(low), FLASHOMP_ASM_FLOAT(high));
-        }
-        return both;
-    }
-
-    static FLASHOMP_INLINE float low(std::uint32_t both) { return __builtin_bit_cast(float, both << 16); }
-    static FLASHOMP_INLINE float high(std::uint32_t both) { return __builtin_bit_cast(float, both & 0xFFFF0000U); }
-
-    /// mma.sync.m16n8k16: c + a·b with a 16x16, b 16x8, c 16x8 in float32.
-    static FLASHOMP_INLINE void multiply_add(float (&c)[4], const Four& a, std::uint32_t b0, std::uint32_t b1)
-    {
-        float d[4] = {};
-        if (is_nvptx()) {
-            asm("{ .reg .f32 c<4>; .reg .b32 a<4>, b<2>;"
-                " mov.b32 c0, %10; mov.b32 c1, %11; mov.b32 c2, %12; mov.b32 c3, %13;"
-                " mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7; mov.b32 b0, %8; mov.b32 b1, %9;"
-                " mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
-                " {c0, c1, c2, c3};"
-                " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
-                : "=" FLASHOMP_ASM_FLOAT(d[0]), "=" FLASHOMP_ASM_FLOAT(d[1]), "=" FLASHOMP_ASM_FLOAT(d[2]),
-                  "=" FLASHOMP_ASM_FLOAT(d[3])
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), FLASHOMP_ASM_FLOAT(c[0]),
-                  FLASHOMP_ASM_FLOAT(c[1]), FLASHOMP_ASM_FLOAT(c[2]), FLASHOMP_ASM_FLOAT(c[3]));
-        }
-        c[0] = d[0];
-        c[1] = d[1];
-        c[2] = d[2];
-        c[3] = d[3];
-    }
-};
-
-struct Float16Math {
-    enum : int { is_bfloat16 = 0 };
-
-    /// cvt.rn.f16x2.f32
-    static FLASHOMP_INLINE std::uint32_t pack(float low, float high)
-    {
-        std::uint32_t both = 0;
-        if (is_nvptx()) {
-            asm("{ .reg .f32 l, h; .reg .b32 d; mov.b32 l, %1; mov.b32 h, %2; cvt.rn.f16x2.f32 d, h, l; mov.b32 %0, d; "
-                "}"
-                : "=r"(both)
-                : FLASHOMP_ASM_FLOAT(low), FLASHOMP_ASM_FLOAT(high));
-        }
-        return both;
-    }
-
-    /// cvt.f32.f16
-    static FLASHOMP_INLINE float low(std::uint32_t both)
-    {
-        float x = 0.0F;
-        if (is_nvptx()) {
-            asm("{ .reg .b16 l, h; .reg .f32 f; mov.b32 {l, h}, %1; cvt.f32.f16 f, l; mov.b32 %0, f; }"
-                : "=" FLASHOMP_ASM_FLOAT(x)
-                : "r"(both));
-        }
-        return x;
-    }
-    static FLASHOMP_INLINE float high(std::uint32_t both) { return low(both >> 16); }
-
-    static FLASHOMP_INLINE void multiply_add(float (&c)[4], const Four& a, std::uint32_t b0, std::uint32_t b1)
-    {
-        float d[4] = {};
-        if (is_nvptx()) {
-            asm("{ .reg .f32 c<4>; .reg .b32 a<4>, b<2>;"
-                " mov.b32 c0, %10; mov.b32 c1, %11; mov.b32 c2, %12; mov.b32 c3, %13;"
-                " mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7; mov.b32 b0, %8; mov.b32 b1, %9;"
-                " mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1},"
-                " {c0, c1, c2, c3};"
-                " mov.b32 %0, c0; mov.b32 %1, c1; mov.b32 %2, c2; mov.b32 %3, c3; }"
-                : "=" FLASHOMP_ASM_FLOAT(d[0]), "=" FLASHOMP_ASM_FLOAT(d[1]), "=" FLASHOMP_ASM_FLOAT(d[2]),
-                  "=" FLASHOMP_ASM_FLOAT(d[3])
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1), FLASHOMP_ASM_FLOAT(c[0]),
-                  FLASHOMP_ASM_FLOAT(c[1]), FLASHOMP_ASM_FLOAT(c[2]), FLASHOMP_ASM_FLOAT(c[3]));
-        }
-        c[0] = d[0];
-        c[1] = d[1];
-        c[2] = d[2];
-        c[3] = d[3];
-    }
-};
 
 } // namespace flashomp::offload::ptx
 

@@ -76,9 +76,11 @@ void print_blocks(const PlanFacts& facts)
     const cost::TileBudget& budget = facts.budget;
     Table tile;
     tile.add({"a crew's forward tile", "Q", "K", "V", "S", "O", "statistics", "in all", "of it in registers"});
-    tile.add({budget.in_registers > 0 ? "Q, K, V in 16 bits, K and V in stages" : "float32", bytes_text(budget.q),
-              bytes_text(budget.k), bytes_text(budget.v), bytes_text(budget.scores), bytes_text(budget.o),
-              bytes_text(budget.statistics), bytes_text(budget.total()),
+    tile.add({budget.in_registers == 0        ? "float32"
+              : facts.dtype == DType::float32 ? "Q, K, V in float32, K and V in stages"
+                                              : "Q, K, V in 16 bits, K and V in stages",
+              bytes_text(budget.q), bytes_text(budget.k), bytes_text(budget.v), bytes_text(budget.scores),
+              bytes_text(budget.o), bytes_text(budget.statistics), bytes_text(budget.total()),
               budget.in_registers > 0 ? bytes_text(budget.in_registers) : std::string()});
     fmt::print("\n{}", tile.text());
     const cost::OnChip& chip = facts.on_chip;

@@ -45,8 +45,9 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     // A CPU's matrix instructions take numbers as one, two or three bfloat16 terms; there is room for a streamed block
     // packed as either operand, and for packed scores.
     const bool in_terms = forward.machine == Machine::host && forward.isa->products != nullptr;
-    const std::int64_t terms = problem.dtype == DType::float32 ? 3 : (problem.dtype == DType::float16 ? 2 : 1);
-    const std::int64_t element = in_terms ? 2 * terms : (tensor_cores ? 2 : 4);
+    const bool is_float32 = problem.dtype == DType::float32;
+    const std::int64_t terms = is_float32 ? 3 : (problem.dtype == DType::float16 ? 2 : 1);
+    const std::int64_t element = in_terms ? 2 * terms : (tensor_cores && !is_float32 ? 2 : 4);
     const std::int64_t operands = in_terms ? 2 : 1;
     // Blocks on their way to the chip have a place there too.
     std::int64_t stages_k = tensor_cores ? 2 : 1;
@@ -66,7 +67,7 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     budget.scores = rows * columns * (accumulator + (in_terms ? element : 0));
     budget.o = rows * dv * accumulator;
     budget.statistics = statistics * rows * accumulator;
-    budget.in_registers = tensor_cores ? budget.q + budget.scores + budget.o + budget.statistics : 0;
+    budget.in_registers = tensor_cores ? (is_float32 ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;
     return budget;
 }

@@ -23,8 +23,8 @@ struct OnChip {
 
 /// Bytes of the pieces that a crew of the forward pass keeps while it visits a tile.
 struct TileBudget {
-    /// Blocks as they are held: float32; 16 bits and all stages on tensor cores; bfloat16 terms on a CPU's matrix
-    /// units.
+    /// Blocks as they are held: float32, or 16 bits on tensor cores, which hold all stages; bfloat16 terms on a CPU's
+    /// matrix units.
     std::int64_t q = 0, k = 0, v = 0;
     std::int64_t scores = 0;       ///< S, float32, and where it is packed for the next product that too
     std::int64_t o = 0;            ///< accumulator, float32

@@ -8,8 +8,9 @@ const std::vector<KnownDevice>& known_devices()
 {
     static const std::vector<KnownDevice> devices{
         {"h200", "NVIDIA H200", "9.0", 132, 790e12,
-         "measured: bfloat16 8192^3 matrix product, PyTorch 2.11 (best of 680 to 790)", 67e12,
-         "NVIDIA's data sheet, not measured", 4.3e12, "measured: copy, PyTorch 2.11"},
+         "measured: bfloat16 8192^3 matrix product, PyTorch 2.11 (best of 680 to 790)", 989e12 / 2 / 3,
+         "NVIDIA's data sheet, not measured: TF32 products without sparsity, three for one of float32", 4.3e12,
+         "measured: copy, PyTorch 2.11"},
     };
     return devices;
 }

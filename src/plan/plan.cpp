@@ -101,9 +101,11 @@ constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
 static_assert([] {
     for (const Pass pass : {Pass::forward, Pass::backward_query, Pass::backward_key}) {
         for (const int depth : {64, 128, 256}) {
-            if (cuda::tensor_shared_bytes(pass, depth, false) > 4 * cuda_block_floats ||
-                cuda::tensor_shared_bytes(pass, depth, true) > 4 * cuda_block_floats) {
-                return false;
+            for (const cuda::Operands operands : {cuda::Operands::bits16, cuda::Operands::tf32}) {
+                if (cuda::tensor_shared_bytes(operands, pass, depth, false) > 4 * cuda_block_floats ||
+                    cuda::tensor_shared_bytes(operands, pass, depth, true) > 4 * cuda_block_floats) {
+                    return false;
+                }
             }
         }
     }
@@ -197,7 +199,8 @@ bool is_modified(const Problem& problem)
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     if (hardware.backend == Backend::cuda) {
-        return cuda::kernel_shape(pass, tensor_depth(problem), is_modified(problem));
+        const auto operands = problem.dtype == DType::float32 ? cuda::Operands::tf32 : cuda::Operands::bits16;
+        return cuda::kernel_shape(operands, pass, tensor_depth(problem), is_modified(problem));
     }
     const auto shape = machine == Machine::hopper ? offload::hopper_shape : offload::tensor_shape;
     return shape(pass, tensor_depth(problem), is_modified(problem));
@@ -213,7 +216,7 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
-    if (problem.dtype == DType::float32) {
+    if (problem.dtype == DType::float32 && hardware.backend == Backend::openmp) {
         return "the tensors are bfloat16 or float16";
     }
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
@@ -234,8 +237,9 @@ int heads_together(Pass pass, const Problem& problem)
     }
     const bool keys = pass == Pass::backward_key;
     const std::int64_t group = problem.heads_q / problem.heads_kv;
-    const std::int64_t streamed =
-        2 * (problem.head_dim + problem.head_dim_v) * (keys ? problem.seqlen_q * group : problem.seqlen_k);
+    const std::int64_t streamed = static_cast<std::int64_t>(size_of(problem.dtype)) *
+                                  (problem.head_dim + problem.head_dim_v) *
+                                  (keys ? problem.seqlen_q * group : problem.seqlen_k);
     const std::int64_t heads = cache_bytes / std::max<std::int64_t>(1, streamed) * (keys ? 1 : group);
     return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
 }

@@ -22,6 +22,10 @@ protected:
         const auto [first, second] = attention.run(on_target(attention.options));
         expect_ran_on_target(first, dtype());
         expect_ran_on_target(second, dtype());
+        if (target_.backend == Backend::cuda && target_.machine == Machine::automatic) { // has a kernel for everything
+            EXPECT_NE(first.machine, "plain");
+            EXPECT_NE(second.machine, "plain");
+        }
         attention.expect_close();
     }
 };
