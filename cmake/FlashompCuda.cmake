@@ -29,3 +29,5 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know that nvc
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 flashomp_find(CUDAToolkit nvidia-cuda-toolkit)
+
+option(FLASHOMP_CUDA_RACECHECK "Hopper kernels for compute-sanitizer's racecheck: every lane tells barriers what it did" OFF)

@@ -430,18 +430,18 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const unsigned misaligned = shared_address(raw) % 1024;
     auto& memory = *reinterpret_cast<BackwardMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
     if (threadIdx.x == 0) {
-        constexpr unsigned warps = 4 * Shape::groups;
+        constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         memory.kv_full.init(1);
-        memory.kv_empty.init(warps);
-        memory.dq_full.init(warps);
+        memory.kv_empty.init(readers);
+        memory.dq_full.init(readers);
         memory.dq_empty.init(1);
         for (int i = 0; i < Shape::stages; ++i) {
             memory.q_full[i].init(1);
-            memory.q_empty[i].init(warps);
+            memory.q_empty[i].init(readers);
             memory.dout_full[i].init(1);
-            memory.dout_empty[i].init(warps);
+            memory.dout_empty[i].init(readers);
         }
-        memory.items.init(warps + 1);
+        memory.items.init(readers + 1);
         publish_barriers();
     }
     __syncthreads();

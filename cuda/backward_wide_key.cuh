@@ -455,20 +455,20 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const unsigned misaligned = shared_address(raw) % 1024;
     auto& memory = *reinterpret_cast<WideKeyMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
     if (threadIdx.x == 0) {
-        constexpr unsigned warps = 4; // of a group
+        constexpr unsigned readers = 4 * Lane::speakers; // of a group
         memory.k_full.init(1);
-        memory.k_empty.init(warps);
+        memory.k_empty.init(readers);
         memory.v_full.init(1);
-        memory.v_empty.init(warps);
-        memory.p_full.init(warps);
-        memory.p_empty.init(warps);
+        memory.v_empty.init(readers);
+        memory.p_full.init(readers);
+        memory.p_empty.init(readers);
         for (int i = 0; i < Shape::stages; ++i) {
             memory.q_full[i].init(1);
-            memory.q_empty[i].init(Shape::groups * warps);
+            memory.q_empty[i].init(Shape::groups * readers);
             memory.dout_full[i].init(1);
-            memory.dout_empty[i].init(Shape::groups * warps);
+            memory.dout_empty[i].init(Shape::groups * readers);
         }
-        memory.items.init(Shape::groups * warps);
+        memory.items.init(Shape::groups * readers);
         publish_barriers();
     }
     __syncthreads();

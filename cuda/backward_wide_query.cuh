@@ -320,20 +320,20 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const unsigned misaligned = shared_address(raw) % 1024;
     auto& memory = *reinterpret_cast<WideQueryMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
     if (threadIdx.x == 0) {
-        constexpr unsigned warps = 4 * Shape::groups;
+        constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         memory.q_full.init(1);
-        memory.q_empty.init(warps);
+        memory.q_empty.init(readers);
         memory.dout_full.init(1);
-        memory.dout_empty.init(warps);
+        memory.dout_empty.init(readers);
         for (int i = 0; i < Shape::k_stages; ++i) {
             memory.k_full[i].init(1);
-            memory.k_empty[i].init(warps);
+            memory.k_empty[i].init(readers);
         }
         for (int i = 0; i < Shape::v_stages; ++i) {
             memory.v_full[i].init(1);
-            memory.v_empty[i].init(warps);
+            memory.v_empty[i].init(readers);
         }
-        memory.items.init(warps);
+        memory.items.init(readers);
         publish_barriers();
     }
     __syncthreads();
