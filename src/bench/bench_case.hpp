@@ -68,6 +68,9 @@ public:
     [[nodiscard]] DType dtype() const { return dtype_; }
     [[nodiscard]] const Options& options() const { return options_; }
 
+    /// CUDA: whether calls return when their kernels are queued on the default stream.
+    void queue_calls(bool queued);
+
 private:
     using Tensor = std::unique_ptr<PlacedTensor>;
 

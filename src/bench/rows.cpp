@@ -70,6 +70,9 @@ Json row_json(const Row& row)
     json["real_time"] = row.timing.median * 1e3;
     json["least_time"] = row.timing.least * 1e3;
     json["most_time"] = row.timing.most * 1e3;
+    if (row.queue_seconds) {
+        json["queue_time"] = *row.queue_seconds * 1e3;
+    }
     json["time_unit"] = "ms";
     json["spread"] = row.timing.spread();
     json["TFLOP/s"] = row.flops_per_second() * 1e-12;

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;
     /// Checks what the last call left, and only if that is right times further ones.
     bool time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const;
+    /// What the host spends on a call on a CUDA stream; nothing elsewhere, and where calls are so long that queueing
+    /// them does not matter.
+    std::optional<double> time_to_queue(BenchCase& bench, const std::function<void()>& call, const Row& row) const;
     void run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
     void run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
 

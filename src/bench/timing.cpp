@@ -35,14 +35,14 @@ public:
     std::vector<double> seconds;
 };
 
+} // namespace
+
 double median(std::vector<double> values)
 {
     std::sort(values.begin(), values.end());
     const std::size_t middle = values.size() / 2;
     return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
-
-} // namespace
 
 Timing time_calls(const std::string& name, const std::function<void()>& call, double first_seconds,
                   const TimingSettings& settings)

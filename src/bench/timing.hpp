@@ -30,6 +30,8 @@ struct Timing {
 [[nodiscard]] Timing time_calls(const std::string& name, const std::function<void()>& call, double first_seconds,
                                 const TimingSettings& settings);
 
+[[nodiscard]] double median(std::vector<double> values);
+
 /// What Google Benchmark knows of this machine: date, host name, CPUs and caches, load. Pairs of a name and JSON text.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> machine_context();
 

@@ -14,6 +14,7 @@
 #include "traffic.hpp"
 #include "traffic_run.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -96,8 +97,10 @@ std::string speed_text(const bench::Row& row)
 void print_table(const std::vector<bench::Row>& rows)
 {
     Table table;
-    table.add(
-        {"pass", "shape", "implementation", "median", "spread", "speed", "peak memory", "error of o", "bound", ""});
+    const bool any_queued =
+        std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.queue_seconds.has_value(); });
+    table.add({"pass", "shape", "implementation", "median", "spread", "speed", "peak memory", "error of o", "bound",
+               any_queued ? "queued in" : "", ""});
     std::map<std::string, std::size_t> places;
     for (const bench::Row& row : rows) {
         ++places[row.ran_on];
@@ -108,7 +111,8 @@ void print_table(const std::vector<bench::Row>& rows)
                    timed ? speed_text(row) : std::string(),
                    row.peak_bytes ? bytes_text(*row.peak_bytes) : std::string(timed ? "unknown" : ""),
                    timed ? error_text(row.accuracy.o) : std::string(),
-                   timed ? error_text(row.accuracy.bound_o) : std::string(), row.failure});
+                   timed ? error_text(row.accuracy.bound_o) : std::string(),
+                   row.queue_seconds ? time_text(*row.queue_seconds) : std::string(), row.failure});
     }
     fmt::print("{}", table.text());
     for (const auto& [place, count] : places) {

@@ -78,6 +78,12 @@ public:
         return use.now;
     }
 
+    std::int64_t made(const Space& space)
+    {
+        const std::lock_guard lock(mutex_);
+        return use_of(space).made;
+    }
+
     std::int64_t peak(const Space& space)
     {
         const std::lock_guard lock(mutex_);
@@ -85,9 +91,9 @@ public:
     }
 
 private:
-    /// Bytes leased.
     struct Use {
-        std::int64_t now = 0, peak = 0;
+        std::int64_t now = 0, peak = 0; ///< bytes leased
+        std::int64_t made = 0;          ///< blocks that were not cached
     };
 
     Use& use_of(const Space& space) { return use_[{space.kind, space.device}]; }
@@ -120,6 +126,8 @@ private:
             throw Error(
                 fmt::format("the call needs {} bytes of scratch memory, but {} has no more.", bytes, space.name()));
         }
+        const std::lock_guard lock(mutex_);
+        ++use_of(space).made;
         return made;
     }
 
@@ -160,11 +168,19 @@ void release_workspaces()
     cache().clear();
 }
 
-WorkspaceWatch::WorkspaceWatch(const Space& space) : space_(space), start_(cache().restart_peak(space)) {}
+WorkspaceWatch::WorkspaceWatch(const Space& space)
+    : space_(space), start_(cache().restart_peak(space)), made_(cache().made(space))
+{
+}
 
 std::int64_t WorkspaceWatch::peak_bytes() const
 {
     return cache().peak(space_) - start_;
+}
+
+std::int64_t WorkspaceWatch::allocations() const
+{
+    return cache().made(space_) - made_;
 }
 
 } // namespace flashomp

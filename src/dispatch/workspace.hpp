@@ -44,9 +44,12 @@ public:
     /// The most bytes leased at one time since construction, above what was leased then.
     [[nodiscard]] std::int64_t peak_bytes() const;
 
+    /// Blocks that the cache had to get from the system or the device since construction.
+    [[nodiscard]] std::int64_t allocations() const;
+
 private:
     Space space_;
-    std::int64_t start_;
+    std::int64_t start_, made_;
 };
 
 } // namespace flashomp

@@ -3,6 +3,7 @@
 #include "support/target.hpp"
 
 #include "space.hpp"
+#include "workspace.hpp"
 
 #include <utility>
 #include <vector>
@@ -49,6 +50,37 @@ private:
 
 class Stream : public TargetTest {
 protected:
+    struct Calls {
+        ForwardArgs forward;
+        BackwardArgs backward;
+    };
+
+    /// The arguments of a case, on the device.
+    static Calls place(OnDevice& device, AttentionCase& attention)
+    {
+        attention.poison_outputs();
+        Calls calls;
+        ForwardArgs& first = calls.forward;
+        BackwardArgs& second = calls.backward;
+        second.q = first.q = device.place(attention.q);
+        second.k = first.k = device.place(attention.k);
+        second.v = first.v = device.place(attention.v);
+        second.o = first.o = device.place(attention.o);
+        second.lse = first.lse = device.place(attention.lse);
+        second.dout = device.place(attention.dout);
+        second.dq = device.place(attention.dq);
+        second.dk = device.place(attention.dk);
+        second.dv = device.place(attention.dv);
+        return calls;
+    }
+
+    Options on_default_stream() const
+    {
+        Options options = on_target({});
+        options.stream = nullptr;
+        return options;
+    }
+
     void SetUp() override
     {
         if (!has_cuda()) {
@@ -64,28 +96,36 @@ TEST_F(Stream, ResultsAreThoseOfACallWithout)
         AttentionCase waited({2, 4, 2, 100, 130, 64, 64}, dtype, 401);
         AttentionCase queued({2, 4, 2, 100, 130, 64, 64}, dtype, 401);
         static_cast<void>(waited.run(on_target({})));
-        queued.poison_outputs();
         OnDevice device({Space::Kind::cuda, 0});
-        BackwardArgs args;
-        args.q = device.place(queued.q);
-        args.k = device.place(queued.k);
-        args.v = device.place(queued.v);
-        args.dout = device.place(queued.dout);
-        args.dq = device.place(queued.dq);
-        args.dk = device.place(queued.dk);
-        args.dv = device.place(queued.dv);
-        const TensorView o = device.place(queued.o);
-        const TensorView lse = device.place(queued.lse);
-        args.o = o;
-        args.lse = lse;
-        Options options = on_target({});
-        options.stream = nullptr;                    // CUDA's default stream
+        const Calls calls = place(device, queued);
         for (int repeat = 0; repeat < 3; ++repeat) { // the later ones with the first one's scratch memory
-            expect_ran_on_target(forward({args.q, args.k, args.v, o, lse}, options), dtype);
-            expect_ran_on_target(backward(args, options), dtype);
+            expect_ran_on_target(forward(calls.forward, on_default_stream()), dtype);
+            expect_ran_on_target(backward(calls.backward, on_default_stream()), dtype);
         }
         device.download();
         expect_same_bits(waited.take_results(), queued.take_results());
+    }
+}
+
+TEST_F(Stream, AllocatesNothingOnceWarm)
+{
+    const Space space{Space::Kind::cuda, 0};
+    for (const std::int64_t head_dim : {64, 192}) { // backward in one kernel, and in two
+        AttentionCase attention({2, 4, 2, 300, 330, head_dim, head_dim}, DType::bfloat16, 403);
+        OnDevice device(space);
+        const Calls calls = place(device, attention);
+        const auto call = [&] {
+            forward(calls.forward, on_default_stream());
+            backward(calls.backward, on_default_stream());
+        };
+        call();
+        const WorkspaceWatch watch(space);
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            call();
+        }
+        EXPECT_EQ(watch.allocations(), 0);
+        EXPECT_GT(watch.peak_bytes(), 0); // what there was to watch
+        device.download();
     }
 }
 
@@ -93,10 +133,8 @@ TEST_F(Stream, HostTensorsAreRefused)
 {
     AttentionCase attention({1, 1, 1, 20, 30, 16, 16}, DType::float32, 402);
     attention.poison_outputs();
-    Options options = on_target({});
-    options.stream = nullptr;
     try {
-        forward(attention.forward_args(), options);
+        forward(attention.forward_args(), on_default_stream());
         FAIL() << "host tensors were taken";
     } catch (const Error& error) {
         EXPECT_EQ(std::string(error.what()),
