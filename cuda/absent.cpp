@@ -74,6 +74,21 @@ std::int64_t hopper_workspace_bytes(offload::Pass, const offload::Params&)
     return 0;
 }
 
+bool float8_supports(const offload::Params&)
+{
+    return false;
+}
+
+std::int64_t float8_workspace_bytes(const offload::Params&)
+{
+    return 0;
+}
+
+int run_float8(const offload::Params&, const Float8Scales&, void*, void*, int)
+{
+    return not_built;
+}
+
 int run_hopper(offload::Pass, const offload::Params&, void*, void*, int)
 {
     return not_built;

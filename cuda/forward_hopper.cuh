@@ -8,36 +8,43 @@
 #pragma once
 
 #include "hopper_items.cuh"
+#include "tile/float8.cuh"
 #include "tile/warpgroup.cuh"
 #include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
 
-/// Tensors as [batch, head, row, depth] for the copy engine; boxes are 64 columns of a block's rows.
+/// Tensors as [batch, head, row, depth] for the copy engine; boxes are 128 bytes of a block's rows. In 8 bits v is
+/// transposed (tile/float8.cuh), for the inner dimension of a product lies along the rows there.
 struct ForwardMaps {
     CUtensorMap q, k, v;
 };
 
-/// 16-bit type, head_dim and head_dim_v rounded up, keys of a block, warpgroups that compute, and query and key blocks
-/// under way.
+/// Type of the operands, head_dim and head_dim_v rounded up, keys of a block, warpgroups that compute, and query and
+/// key blocks under way.
 template <class Math_, int depth_, int depth_v_, int block_n_, int groups_, int q_stages_, int stages_>
 struct ForwardShape {
     using Math = Math_;
     static constexpr int depth = depth_, depth_v = depth_v_, block_n = block_n_, groups = groups_;
     static constexpr int q_stages = q_stages_, stages = stages_;
     static constexpr int block_m = 64 * groups;
-    static constexpr int panels = (depth + 63) / 64, panels_v = (depth_v + 63) / 64;
+    static constexpr int bytes = sizeof(typename Math::Stored);
+    static constexpr int columns = 128 / bytes; // of a panel
+    static constexpr int panels = (depth + columns - 1) / columns, panels_v = (depth_v + columns - 1) / columns;
     static constexpr int threads = 128 * (groups + 1);
     static constexpr int computing_registers = groups == 2 ? 240 : 160;
     static constexpr int copying_registers = groups == 2 ? 24 : 32; // all that the block began with
     static constexpr int q_bytes = block_m * panels * 128;
-    static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
-    static_assert(panels_v <= panels); // o leaves by way of q's place
+    static constexpr int k_bytes = block_n * panels * 128;
+    static constexpr int v_bytes = bytes == 1 ? depth_v * 128 : block_n * panels_v * 128;
+    static constexpr int o_bytes = block_m * ((depth_v + 63) / 64) * 128; // leaves by way of q's place
+    static constexpr int place_bytes = q_bytes > o_bytes ? q_bytes : o_bytes;
+    static_assert(bytes == 2 || block_n == transposed_keys);
 };
 
 template <class Shape>
 struct ForwardMemory {
-    alignas(1024) unsigned char q[Shape::q_stages][Shape::q_bytes];
+    alignas(1024) unsigned char q[Shape::q_stages][Shape::place_bytes];
     alignas(1024) unsigned char k[Shape::stages][Shape::k_bytes];
     alignas(1024) unsigned char v[Shape::stages][Shape::v_bytes];
     Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages];
@@ -78,8 +85,8 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
         memory.q_empty[q.index].wait(q.parity ^ 1U);
         q_full.expect(Shape::q_bytes);
         for (int panel = 0; panel < Shape::panels; ++panel) {
-            copy_box(memory.q[q.index] + panel * Shape::block_m * 128, maps.q, 64 * panel, item.q_start + item.i0,
-                     item.head, batch_q, q_full);
+            copy_box(memory.q[q.index] + panel * Shape::block_m * 128, maps.q, Shape::columns * panel,
+                     item.q_start + item.i0, item.head, batch_q, q_full);
         }
         q.advance();
         for (int block = blocks - 1; block >= 0; --block) {
@@ -87,14 +94,18 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
             memory.k_empty[at.index].wait(at.parity ^ 1U);
             memory.k_full[at.index].expect(Shape::k_bytes);
             for (int panel = 0; panel < Shape::panels; ++panel) {
-                copy_box(memory.k[at.index] + panel * Shape::block_n * 128, maps.k, 64 * panel, row, item.head_kv,
-                         batch_k, memory.k_full[at.index]);
+                copy_box(memory.k[at.index] + panel * Shape::block_n * 128, maps.k, Shape::columns * panel, row,
+                         item.head_kv, batch_k, memory.k_full[at.index]);
             }
             memory.v_empty[at.index].wait(at.parity ^ 1U);
             memory.v_full[at.index].expect(Shape::v_bytes);
-            for (int panel = 0; panel < Shape::panels_v; ++panel) {
-                copy_box(memory.v[at.index] + panel * Shape::block_n * 128, maps.v, 64 * panel, row, item.head_kv,
-                         batch_k, memory.v_full[at.index]);
+            if constexpr (Shape::bytes == 1) {
+                copy_box(memory.v[at.index], maps.v, row, 0, item.head_kv, batch_k, memory.v_full[at.index]);
+            } else {
+                for (int panel = 0; panel < Shape::panels_v; ++panel) {
+                    copy_box(memory.v[at.index] + panel * Shape::block_n * 128, maps.v, 64 * panel, row, item.head_kv,
+                             batch_k, memory.v_full[at.index]);
+                }
             }
             at.advance();
         }
@@ -105,8 +116,11 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
 template <class Shape>
 class ForwardGroup {
 public:
-    __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group)
+    using Scales = typename Operands<typename Shape::Math>::Scales;
+
+    __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, const Scales& scales,
+                                            int group)
+        : memory_(memory), p_(p), scales_(scales), group_(group)
     {
     }
 
@@ -131,6 +145,8 @@ private:
     using Math = typename Shape::Math;
     static constexpr int block_n = Shape::block_n;
     static constexpr int scores = block_n / 2, sums = Shape::depth_v / 2; // registers
+    static constexpr int steps = block_n * Shape::bytes / 32;             // of a product with v
+    static constexpr float lag = Operands<Math>::lag, raised = Operands<Math>::raised;
 
     __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
     {
@@ -141,9 +157,9 @@ private:
         }
         sum_[0] = sum_[1] = base_[0] = base_[1] = 0.0F;
         limit_[0] = limit_[1] = -infinity;
-        factor_ = p_.scale * log2_e;
-        // 8·ln 2 in logits: probabilities up to 256 are as exact in 16 bits as those up to 1 (see OnlineSoftmax).
-        lag_ = offload::quotient(8.0F, factor_);
+        scale_ = p_.scale * scales_.scores(item.batch, item.head, item.head_kv);
+        factor_ = scale_ * log2_e;
+        lag_ = offload::quotient(lag, factor_); // in dot products (see OnlineSoftmax)
         const int row = item.i0 + 64 * group_ + at_.row();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -161,7 +177,7 @@ private:
     __device__ __forceinline__ void stream(const QueryItem<Shape>& item, float (&o)[sums])
     {
         float s[scores];
-        std::uint32_t p[block_n / 16][4];
+        std::uint32_t p[steps][4];
         const std::uint8_t* padding =
             p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
 
@@ -180,7 +196,8 @@ private:
         hide(s, j0, item.band.k_len, interior, padding);
         softmax(s);
         round<Math>(s, p);
-        if (p_.v.is_packed && j0 + block_n > item.band.k_len) { // 0 times what is not a number would be none
+        if (Shape::bytes == 2 && p_.v.is_packed &&
+            j0 + block_n > item.band.k_len) { // 0 times what is not a number would be none
             memory_.v_full[v_.index].wait(v_.parity);
             clear_rows<block_n, Shape::panels_v>(memory_.v[v_.index], item.band.k_len - j0, own_threads());
         }
@@ -231,7 +248,7 @@ private:
         const std::uint64_t left = matrix_descriptor(shared_address(memory_.q[q_.index]) + group_ * 64 * 128, 0);
         const std::uint64_t right = matrix_descriptor(shared_address(memory_.k[stage]), 0);
 #pragma unroll
-        for (int step = 0; step < Shape::depth / 16; ++step) {
+        for (int step = 0; step < Shape::depth * Shape::bytes / 32; ++step) {
             const int in_panel = step % 4 * 32;
             multiply_add<Math, block_n, false, false>(s, left + (step / 4 * Shape::block_m * 128 + in_panel) / 16,
                                                       right + (step / 4 * block_n * 128 + in_panel) / 16,
@@ -240,12 +257,15 @@ private:
     }
 
     /// o += p·v
-    __device__ __forceinline__ void issue_sums(float (&o)[sums], const std::uint32_t (&p)[block_n / 16][4], int stage)
+    __device__ __forceinline__ void issue_sums(float (&o)[sums], const std::uint32_t (&p)[steps][4], int stage)
     {
-        const std::uint64_t right = matrix_descriptor(shared_address(memory_.v[stage]), block_n * 128);
+        constexpr bool is_transposed = Shape::bytes == 1; // in memory
+        const std::uint64_t right =
+            matrix_descriptor(shared_address(memory_.v[stage]), is_transposed ? 0 : block_n * 128);
 #pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) {
-            multiply_add<Math, Shape::depth_v, true>(o, p[step], right + step * 2048 / 16, 1);
+        for (int step = 0; step < steps; ++step) {
+            multiply_add<Math, Shape::depth_v, !is_transposed>(o, p[step],
+                                                               right + step * (is_transposed ? 32 : 2048) / 16, 1);
         }
     }
 
@@ -267,8 +287,8 @@ private:
         }
     }
 
-    /// Online softmax with a base that moves only when a row's maximum passes it by 2^8 (offload/softmax.hpp). True if
-    /// it moved: what was summed before then has to be multiplied by correction_.
+    /// Online softmax with a base that moves only when a row's maximum passes it by 2^lag (offload/softmax.hpp). True
+    /// if it moved: what was summed before then has to be multiplied by correction_.
     __device__ __forceinline__ bool softmax(float (&s)[scores])
     {
         float most[2] = {-infinity, -infinity};
@@ -292,7 +312,7 @@ private:
                 sum_[half] *= correction_[half];
             }
         }
-        const float scaled[2] = {base_[0] * factor_, base_[1] * factor_};
+        const float scaled[2] = {base_[0] * factor_ - raised, base_[1] * factor_ - raised};
 #pragma unroll
         for (int i = 0; i < scores; ++i) {
             const int half = i / 2 % 2;
@@ -311,14 +331,15 @@ private:
         float by[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float sum = row_sum(sum_[half]);
-            const float seen = limit_[half] == -infinity ? -infinity : base_[half] * p_.scale;
+            constexpr float lowered = 1.0F / static_cast<float>(1 << static_cast<int>(raised));
+            const float sum = row_sum(sum_[half]) * lowered;
+            const float seen = limit_[half] == -infinity ? -infinity : base_[half] * scale_;
             const float above = has_sink ? ptx::max(seen, sink) : seen;
             const float top = above == -infinity ? 0.0F : above;
             const float move = ptx::exp2_approx((seen - top) * log2_e);
             const float all = sum * move + (has_sink ? ptx::exp2_approx((sink - top) * log2_e) : 0.0F);
             const bool dead = all == 0.0F; // a NaN is not: it must show
-            by[half] = dead ? 0.0F : offload::quotient(move, all);
+            by[half] = dead ? 0.0F : offload::quotient(move * lowered, all) * scales_.sums(item.batch, item.head_kv);
             const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
                 lse[i] = dead ? -infinity : top + offload::log2_fast(all) * ln_2;
@@ -333,7 +354,8 @@ private:
             return;
         }
         const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + at_.warp * 16) * 128;
-        store_rows<Math, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v);
+        using Output = typename Operands<Math>::Output;
+        store_rows<Output, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v);
         publish_shared();
         __syncwarp();
         at_.release(memory_.q_empty[q_.index]);
@@ -358,13 +380,14 @@ private:
 
     ForwardMemory<Shape>& memory_;
     const Params& p_;
+    const Scales& scales_;
     const int group_;
     const Lane at_;
     RingPlace<Shape::stages> k_, v_;
     RingPlace<Shape::q_stages> q_;
     // Of the lane's two rows: statistics (offload/softmax.hpp), and the keys that they see.
     float sum_[2], base_[2], limit_[2], correction_[2];
-    float factor_, lag_;
+    float scale_, factor_, lag_;
     int first_key_[2];
     unsigned keys_[2];
 };
@@ -372,7 +395,8 @@ private:
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     hopper_forward_kernel(const __grid_constant__ Params p, const __grid_constant__ ForwardMaps maps,
-                          const __grid_constant__ Schedule schedule, unsigned* counter)
+                          const __grid_constant__ Schedule schedule, unsigned* counter,
+                          const __grid_constant__ typename ForwardGroup<Shape>::Scales scales)
 {
     extern __shared__ unsigned char raw[];
     const unsigned misaligned = shared_address(raw) % 1024;
@@ -401,7 +425,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
     } else {
         take_registers<Shape::computing_registers>();
-        ForwardGroup<Shape>(memory, p, group).run(schedule);
+        ForwardGroup<Shape>(memory, p, scales, group).run(schedule);
     }
 }
 

@@ -18,13 +18,13 @@ using offload::Element;
 using offload::Pass;
 using offload::Tensor;
 
-Extent extent_q(const Params& p, int depth)
+Extent extent_q(const Params& p, int depth, int bytes = 2)
 {
-    return {p.q.is_packed ? 1 : p.batch, p.heads_q, p.q.rows, depth};
+    return {p.q.is_packed ? 1 : p.batch, p.heads_q, p.q.rows, depth, bytes};
 }
-Extent extent_k(const Params& p, int depth)
+Extent extent_k(const Params& p, int depth, int bytes = 2)
 {
-    return {p.k.is_packed ? 1 : p.batch, p.heads_kv, p.k.rows, depth};
+    return {p.k.is_packed ? 1 : p.batch, p.heads_kv, p.k.rows, depth, bytes};
 }
 
 /// Multiprocessors of the device, asked once.
@@ -49,6 +49,11 @@ int heads_in_cache(const Params& p, std::int64_t rows)
     constexpr std::int64_t cache = 24 << 20;
     const std::int64_t bytes = 2 * rows * (p.head_dim + p.head_dim_v);
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
+}
+
+bool is_empty(const Params& p)
+{
+    return std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.
@@ -108,11 +113,11 @@ cudaError_t allow_memory(Kernel* kernel)
 }
 
 template <class Shape>
-int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
+int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigned* counter, cudaStream_t stream,
+                   int device, const typename ForwardGroup<Shape>::Scales& scales = {})
 {
-    const auto q = map_of(p.q, extent_q(p, p.head_dim), Shape::block_m);
-    const auto k = map_of(p.k, extent_k(p, p.head_dim), Shape::block_n);
-    const auto v = map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n);
+    const auto q = map_of(p.q, extent_q(p, p.head_dim, Shape::bytes), Shape::block_m);
+    const auto k = map_of(p.k, extent_k(p, p.head_dim, Shape::bytes), Shape::block_n);
     if (!q || !k || !v) {
         return cudaErrorInvalidValue;
     }
@@ -126,9 +131,41 @@ int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int 
     if (allowed != cudaSuccess) {
         return allowed;
     }
-    kernel<<<persistent_blocks(schedule, device), Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v},
-                                                                                                  schedule, counter);
+    kernel<<<persistent_blocks(schedule, device), Shape::threads, shared_bytes<Memory>, stream>>>(
+        p, {*q, *k, *v}, schedule, counter, scales);
     return cudaGetLastError();
+}
+
+template <class Shape>
+int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
+{
+    return launch_forward<Shape>(p, map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n), counter, stream, device);
+}
+
+/// The workspace: a counter of items, then the transposed values.
+constexpr std::int64_t counter_bytes = 128;
+
+int transposed_blocks(const Params& p)
+{
+    return (p.seqlen_k + transposed_keys - 1) / transposed_keys;
+}
+
+template <int depth, int groups, int stages>
+int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cudaStream_t stream, int device)
+{
+    const std::int64_t blocks = transposed_blocks(p);
+    const std::int64_t row = blocks * transposed_keys;
+    auto* const values = static_cast<std::uint8_t*>(workspace) + counter_bytes;
+    Tensor transposed;
+    transposed.data = values;
+    transposed.row = row;
+    transposed.head = p.head_dim_v * row;
+    transposed.batch = p.heads_kv * transposed.head;
+    transpose_values_kernel<<<static_cast<unsigned>(p.batch * p.heads_kv * blocks), 128, 0, stream>>>(
+        p, values, static_cast<int>(blocks));
+    using Shape = ForwardShape<Float8Math, depth, depth, transposed_keys, groups, 2, stages>;
+    const auto v = map_of(transposed, {p.batch, p.heads_kv, p.head_dim_v, row, 1}, depth);
+    return launch_forward<Shape>(p, v, static_cast<unsigned*>(workspace), stream, device, scales);
 }
 
 template <class Math>
@@ -301,11 +338,32 @@ auto for_backward_shape(const Params& p, const F& f)
 
 } // namespace
 
+bool float8_supports(const Params& p)
+{
+    return !is_empty(p) && !offload::has_modifications(p) && map_encoder() != nullptr && p.splits == 1 &&
+           !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128 && is_whole(p.q, extent_q(p, p.head_dim, 1)) &&
+           is_whole(p.k, extent_k(p, p.head_dim, 1)) && is_whole(p.v, extent_k(p, p.head_dim_v, 1)) &&
+           is_whole(p.o, extent_q(p, p.head_dim_v));
+}
+
+std::int64_t float8_workspace_bytes(const Params& p)
+{
+    return counter_bytes + std::int64_t{p.batch} * p.heads_kv * p.head_dim_v * transposed_blocks(p) * transposed_keys;
+}
+
+int run_float8(const Params& p, const Float8Scales& scales, void* workspace, void* stream, int device)
+{
+    const auto scale = [](const offload::RowTensor& tensor) { return HeadScale{tensor.data, tensor.batch}; };
+    const HeadScales factors{scale(scales.q), scale(scales.k), scale(scales.v)};
+    auto* const on = static_cast<cudaStream_t>(stream);
+    return std::max(p.head_dim, p.head_dim_v) <= 64 ? launch_float8<64, 3, 4>(p, factors, workspace, on, device)
+                                                    : launch_float8<128, 2, 4>(p, factors, workspace, on, device);
+}
+
 bool hopper_supports(Pass pass, const Params& p)
 {
     const bool is_16_bit = p.element == Element::bfloat16 || p.element == Element::float16;
-    const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    if (!is_16_bit || is_empty || offload::has_modifications(p) || map_encoder() == nullptr) {
+    if (!is_16_bit || is_empty(p) || offload::has_modifications(p) || map_encoder() == nullptr) {
         return false;
     }
     if (!is_whole(p.q, extent_q(p, p.head_dim)) || !is_whole(p.k, extent_k(p, p.head_dim)) ||
@@ -327,7 +385,7 @@ bool hopper_supports(Pass pass, const Params& p)
 std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
 {
     if (pass == Pass::forward) {
-        return 128;
+        return counter_bytes;
     }
     return for_backward_shape(params, [&](auto shape) {
         BackwardScratch scratch;

@@ -45,15 +45,20 @@ __device__ __forceinline__ void hide(float (&s)[n], const int (&from)[2], const 
     }
 }
 
-/// As left operands of the next product, 16 columns each.
-template <class Math, int n>
-__device__ __forceinline__ void round(const float (&s)[n], std::uint32_t (&p)[n / 8][4])
+/// As left operands of the next product, 32 bytes of columns each.
+template <class Math, int n, int steps>
+__device__ __forceinline__ void round(const float (&s)[n], std::uint32_t (&p)[steps][4])
 {
 #pragma unroll
-    for (int step = 0; step < n / 8; ++step) {
+    for (int step = 0; step < steps; ++step) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+            if constexpr (sizeof(typename Math::Stored) == 1) { // keys in the order of key_at()
+                const float* const x = s + 16 * step + i / 2 * 8 + i % 2 * 2;
+                p[step][i] = Math::pack(x[0], x[1], x[4], x[5]);
+            } else {
+                p[step][i] = Math::pack(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+            }
         }
     }
 }

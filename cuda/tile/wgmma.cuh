@@ -91,6 +91,15 @@ __device__ __forceinline__ void compute_now(float x)
                  "." type " {" FLASHOMP_R##r "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4 ", p, 1, 1, %" #o6     \
                  "; }" : FLASHOMP_O##r : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),          \
                  "r"(adds), "n"(right_transposed))
+// The same for e4m3, whose inner dimension always lies along the rows.
+#define FLASHOMP_SHARED_8(n, r, o0, o1, o2)                                                                           \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n                   \
+                 "k32.f32.e4m3.e4m3 {" FLASHOMP_R##r "}, %" #o0 ", %" #o1 ", p, 1, 1; }"                              \
+                 : FLASHOMP_O##r : "l"(left), "l"(right), "r"(adds))
+#define FLASHOMP_REGISTERS_8(n, r, o0, o1, o2, o3, o4, o5)                                                            \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n                   \
+                 "k32.f32.e4m3.e4m3 {" FLASHOMP_R##r "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4 ", p, 1, 1; }" \
+                 : FLASHOMP_O##r : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(adds))
 #define FLASHOMP_SHARED_OF(type)                                                                                      \
     if constexpr (n == 64) { FLASHOMP_SHARED(type, 64, 32, 32, 33, 34, 35, 36); }                                     \
     else if constexpr (n == 80) { FLASHOMP_SHARED(type, 80, 40, 40, 41, 42, 43, 44); }                                \
@@ -109,12 +118,15 @@ __device__ __forceinline__ void compute_now(float x)
     else { static_assert(n == 256); FLASHOMP_REGISTERS(type, 256, 128, 128, 129, 130, 131, 132, 133, 134); }
 // clang-format on
 
-/// wgmma.mma_async.m64nNk16: d = (adds ? d : 0) + left·right for 64 rows, both in shared memory. Without `transposed`
-/// the inner dimension lies along the rows of each; with it, down the columns.
+/// wgmma.mma_async.m64nNk16 (k32 in 8 bits): d = (adds ? d : 0) + left·right for 64 rows, both in shared memory.
+/// Without `transposed` the inner dimension lies along the rows of each; with it, down the columns.
 template <class Math, int n, bool left_transposed, bool right_transposed>
 __device__ __forceinline__ void multiply_add(float (&d)[n / 2], std::uint64_t left, std::uint64_t right, int adds)
 {
-    if constexpr (Math::is_bfloat16 != 0) {
+    if constexpr (sizeof(typename Math::Stored) == 1) {
+        static_assert(!left_transposed && !right_transposed && n == 128);
+        FLASHOMP_SHARED_8(128, 64, 64, 65, 66);
+    } else if constexpr (Math::is_bfloat16 != 0) {
         FLASHOMP_SHARED_OF("bf16")
     } else {
         FLASHOMP_SHARED_OF("f16")
@@ -126,7 +138,14 @@ template <class Math, int n, bool right_transposed>
 __device__ __forceinline__ void multiply_add(float (&d)[n / 2], const std::uint32_t (&left)[4], std::uint64_t right,
                                              int adds)
 {
-    if constexpr (Math::is_bfloat16 != 0) {
+    if constexpr (sizeof(typename Math::Stored) == 1) {
+        static_assert(!right_transposed && (n == 64 || n == 128));
+        if constexpr (n == 64) {
+            FLASHOMP_REGISTERS_8(64, 32, 32, 33, 34, 35, 36, 37);
+        } else {
+            FLASHOMP_REGISTERS_8(128, 64, 64, 65, 66, 67, 68, 69);
+        }
+    } else if constexpr (Math::is_bfloat16 != 0) {
         FLASHOMP_REGISTERS_OF("bf16")
     } else {
         FLASHOMP_REGISTERS_OF("f16")
@@ -137,6 +156,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[n / 2], const std::uint3
 #undef FLASHOMP_SHARED_OF
 #undef FLASHOMP_REGISTERS
 #undef FLASHOMP_SHARED
+#undef FLASHOMP_REGISTERS_8
+#undef FLASHOMP_SHARED_8
 #undef FLASHOMP_O128
 #undef FLASHOMP_O96
 #undef FLASHOMP_O88

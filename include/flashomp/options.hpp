@@ -71,6 +71,9 @@ struct Options {
     ConstTensorView cu_seqlens_k = {};     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
     ConstTensorView sink = {};             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
+    /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be
+    /// multiplied with them. Default 1.
+    ConstTensorView q_scale = {}, k_scale = {}, v_scale = {};
 
     Backend backend = Backend::automatic;
     Machine machine = Machine::automatic;

@@ -12,9 +12,10 @@
 
 namespace flashomp {
 
-/// Element types. Queries, keys, values and outputs are float32, bfloat16 or float16; the others appear in
-/// masks (boolean), packed-sequence offsets (int32) and files.
-enum class DType : std::uint8_t { float16, bfloat16, float32, float64, int32, int64, boolean };
+/// Element types. Queries, keys, values and outputs are float32, bfloat16 or float16. forward() also takes queries,
+/// keys and values in float8_e4m3 (8 bits, 3 of them the fraction's, the largest number 448, no infinity), with
+/// Options::q_scale and so on. The others appear in masks (boolean), packed-sequence offsets (int32) and files.
+enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float64, int32, int64, boolean };
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t size_of(DType dtype)
@@ -29,10 +30,17 @@ enum class DType : std::uint8_t { float16, bfloat16, float32, float64, int32, in
     case DType::float64:
     case DType::int64:
         return 8;
+    case DType::float8_e4m3:
     case DType::boolean:
         return 1;
     }
     return 0;
+}
+
+/// The type of o where q, k and v have this one: the same, and bfloat16 for float8_e4m3.
+[[nodiscard]] constexpr DType output_type_of(DType dtype)
+{
+    return dtype == DType::float8_e4m3 ? DType::bfloat16 : dtype;
 }
 
 /// The name used in messages and on the command line, for example "bfloat16".

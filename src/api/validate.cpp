@@ -25,7 +25,7 @@ std::int64_t from_back(const ConstTensorView& view, int axis)
     return view.shape.at(static_cast<std::size_t>(view.rank - axis));
 }
 
-void check_qkv(const char* name, const ConstTensorView& view, bool packed)
+void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool is_backward)
 {
     if (!view) {
         throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes_text(packed)));
@@ -34,8 +34,15 @@ void check_qkv(const char* name, const ConstTensorView& view, bool packed)
         throw Error(
             fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view), axes_text(packed)));
     }
-    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16) {
+    const bool is_float8 = view.dtype == DType::float8_e4m3;
+    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16 && !is_float8) {
         throw Error(fmt::format("{} is {}; it must be float32, bfloat16 or float16.", name, name_of(view.dtype)));
+    }
+    if (is_float8 && is_backward) {
+        throw Error(
+            fmt::format("{} is float8_e4m3, which only the forward pass takes; for backward it must be float32, "
+                        "bfloat16 or float16.",
+                        name));
     }
 }
 
@@ -45,7 +52,8 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
 }
 
 /// The shape q, k and v agree on, and the options.
-Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options)
+Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options,
+               bool is_backward)
 {
     Problem problem;
     problem.q = q;
@@ -53,9 +61,9 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
     problem.v = v;
     problem.choice = options;
     const bool packed = static_cast<bool>(options.cu_seqlens_q) || static_cast<bool>(options.cu_seqlens_k);
-    check_qkv("q", q, packed);
-    check_qkv("k", k, packed);
-    check_qkv("v", v, packed);
+    check_qkv("q", q, packed, is_backward);
+    check_qkv("k", k, packed, is_backward);
+    check_qkv("v", v, packed, is_backward);
     problem.dtype = q.dtype;
     for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
         if (view.dtype != q.dtype) {
@@ -108,6 +116,7 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
 ConstTensorView output_shape(const Problem& problem)
 {
     ConstTensorView shape = problem.q;
+    shape.dtype = output_type_of(problem.dtype);
     shape.shape.at(static_cast<std::size_t>(shape.rank - 1)) = problem.head_dim_v;
     return shape;
 }
@@ -150,7 +159,7 @@ void check_outputs(const Problem& problem)
 
 Problem validate_forward(const ForwardArgs& args, const Options& options)
 {
-    Problem problem = common(args.q, args.k, args.v, options);
+    Problem problem = common(args.q, args.k, args.v, options, false);
     problem.o = args.o;
     problem.lse = args.lse;
     check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
@@ -161,7 +170,7 @@ Problem validate_forward(const ForwardArgs& args, const Options& options)
 
 Problem validate_backward(const BackwardArgs& args, const Options& options)
 {
-    Problem problem = common(args.q, args.k, args.v, options);
+    Problem problem = common(args.q, args.k, args.v, options, true);
     problem.is_backward = true;
     // Read only in this direction; Problem keeps them with forward's outputs.
     const auto read_only = [](const ConstTensorView& view) {

@@ -112,6 +112,20 @@ void check_alibi(const Problem& problem, const ConstTensorView& slopes)
     check_tensor("alibi_slopes", slopes, DType::float32, per_batch ? 2 : 1, shape, "[heads_q] or [batch, heads_q]");
 }
 
+void check_scale(const char* name, const Problem& problem, const ConstTensorView& scale, std::int64_t heads)
+{
+    if (!scale) {
+        return;
+    }
+    if (problem.dtype != DType::float8_e4m3) {
+        throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", name,
+                                name_of(problem.dtype)));
+    }
+    const bool per_batch = scale.rank == 2;
+    check_tensor(name, scale, DType::float32, per_batch ? 2 : 1, {per_batch ? problem.batch : heads, heads, 0, 0},
+                 "[heads] or [batch, heads]");
+}
+
 void check_bias(const Problem& problem, const ConstTensorView& bias)
 {
     const std::array<std::int64_t, 4> full{problem.batch, problem.heads_q, problem.seqlen_q, problem.seqlen_k};
@@ -206,6 +220,12 @@ void apply_options(Problem& problem, const Options& options)
     if (options.sink) {
         check_tensor("sink", options.sink, DType::float32, 1, {problem.heads_q, 0, 0, 0}, "[heads_q]");
     }
+    check_scale("q_scale", problem, options.q_scale, problem.heads_q);
+    check_scale("k_scale", problem, options.k_scale, problem.heads_kv);
+    check_scale("v_scale", problem, options.v_scale, problem.heads_kv);
+    problem.q_scale = options.q_scale;
+    problem.k_scale = options.k_scale;
+    problem.v_scale = options.v_scale;
     problem.causal = options.causal;
     problem.window = options.window;
     problem.softcap = options.softcap;

@@ -2,6 +2,8 @@
 
 #include "flashomp/error.hpp"
 
+#include "quantized.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -99,11 +101,29 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     : shape_(shape), dtype_(dtype), options_(options), space_(space)
 {
     const auto random = [&](std::uint64_t seed, const io::Shape& extents) {
-        return std::make_unique<PlacedTensor>(random_tensor(seed, dtype, extents), space);
+        return std::make_unique<PlacedTensor>(random_tensor(seed, output_type_of(dtype), extents), space);
     };
-    q_ = random(1, rows_shape(false, shape.heads_q, shape.head_dim));
-    k_ = random(2, rows_shape(true, shape.heads_kv, shape.head_dim));
-    v_ = random(3, rows_shape(true, shape.heads_kv, shape.head_dim_v));
+    const io::Shape q_shape = rows_shape(false, shape.heads_q, shape.head_dim);
+    const io::Shape k_shape = rows_shape(true, shape.heads_kv, shape.head_dim);
+    const io::Shape v_shape = rows_shape(true, shape.heads_kv, shape.head_dim_v);
+    if (dtype == DType::float8_e4m3) {
+        unrounded_ = std::make_unique<Unrounded>();
+        const auto input = [&](std::uint64_t seed, const io::Shape& extents, HostTensor& from, Tensor& scale,
+                               ConstTensorView& option) {
+            from = random_tensor(seed, DType::float32, extents);
+            io::Quantized result = io::quantized(from, 2);
+            scale = std::make_unique<PlacedTensor>(std::move(result.scale), space);
+            option = scale->view();
+            return std::make_unique<PlacedTensor>(std::move(result.elements), space);
+        };
+        q_ = input(1, q_shape, unrounded_->q, q_scale_, options_.q_scale);
+        k_ = input(2, k_shape, unrounded_->k, k_scale_, options_.k_scale);
+        v_ = input(3, v_shape, unrounded_->v, v_scale_, options_.v_scale);
+    } else {
+        q_ = random(1, q_shape);
+        k_ = random(2, k_shape);
+        v_ = random(3, v_shape);
+    }
     dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
     options_.causal = shape.causal;
     if (shape.packed) {
@@ -152,7 +172,7 @@ void BenchCase::make_outputs(bool backward)
         make(dv_, dtype_, v_->host().shape());
     } else {
         const io::Shape o = rows_shape(false, shape_.heads_q, shape_.head_dim_v);
-        make(o_, dtype_, o);
+        make(o_, output_type_of(dtype_), o);
         make(lse_, DType::float32,
              shape_.packed ? io::Shape{shape_.heads_q, o[0]}
                            : io::Shape{shape_.batch, shape_.heads_q, shape_.seqlen_q});
@@ -193,6 +213,18 @@ BackwardArgs BenchCase::arguments()
     args.dk = dk_ ? dk_->view() : TensorView{};
     args.dv = dv_ ? dv_->view() : TensorView{};
     return args;
+}
+
+Options BenchCase::scales_on_host()
+{
+    Options scales;
+    for (const auto& [tensor, option] : {std::pair{&q_scale_, &scales.q_scale}, std::pair{&k_scale_, &scales.k_scale},
+                                         std::pair{&v_scale_, &scales.v_scale}}) {
+        if (*tensor) {
+            *option = (*tensor)->host().view();
+        }
+    }
+    return scales;
 }
 
 BackwardArgs BenchCase::on_host()

@@ -64,6 +64,15 @@ public:
     /// The arguments with host tensors, for those who read results; downloads the outputs first.
     [[nodiscard]] BackwardArgs on_host();
 
+    /// The inputs as they were, float32 in host memory, where dtype() is float8_e4m3; else null.
+    struct Unrounded {
+        io::HostTensor q, k, v;
+    };
+    [[nodiscard]] const Unrounded* unrounded() const { return unrounded_.get(); }
+
+    /// Options with the factors of float8_e4m3 tensors, in host memory, and nothing else.
+    [[nodiscard]] Options scales_on_host();
+
     [[nodiscard]] const cost::Shape& shape() const { return shape_; }
     [[nodiscard]] DType dtype() const { return dtype_; }
     [[nodiscard]] const Options& options() const { return options_; }
@@ -80,6 +89,8 @@ private:
     DType dtype_;
     Options options_;
     Space space_;
+    Tensor q_scale_, k_scale_, v_scale_; ///< of float8_e4m3
+    std::unique_ptr<Unrounded> unrounded_;
     Tensor q_, k_, v_, o_, lse_, dout_, dq_, dk_, dv_, starts_q_, starts_k_;
 };
 

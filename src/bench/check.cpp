@@ -71,6 +71,14 @@ View slice_rows(const View& view, std::int64_t sequence, std::int64_t first, std
                 {view.strides.at(head) * heads, view.strides.at(head), 1});
 }
 
+/// The factors [batch, heads] of the same.
+ConstTensorView last_heads(const ConstTensorView& scale, std::int64_t sequence, std::int64_t heads)
+{
+    const auto* const first = static_cast<const float*>(scale.data) + sequence * scale.strides[0] +
+                              (scale.shape[1] - heads) * scale.strides[1];
+    return ConstTensorView(first, DType::float32, {heads}, {scale.strides[1]});
+}
+
 std::vector<double> doubles(const ConstTensorView& view)
 {
     return io::doubles(io::HostTensor::copy_of(view));
@@ -95,6 +103,17 @@ void compare_outputs(const BackwardArgs& args, const reference::ForwardResult& e
     result.bound_o = reference::tolerance(output_factor, reference::naive_error(naive.o, exact.o));
     result.lse = reference::max_error(doubles(args.lse), exact.lse);
     result.bound_lse = reference::tolerance(output_factor, reference::naive_error(naive.lse, exact.lse));
+}
+
+void compare_unrounded(const std::vector<double>& o, const std::vector<double>& exact, Accuracy& result)
+{
+    double differences = 0, values = 0;
+    for (std::size_t i = 0; i < o.size(); ++i) {
+        differences += (o[i] - exact[i]) * (o[i] - exact[i]);
+        values += exact[i] * exact[i];
+    }
+    result.unrounded_o = reference::max_error(o, exact);
+    result.unrounded_rms = values > 0 ? std::sqrt(differences / values) : 0;
 }
 
 std::string words(const cost::Shape& shape, const Part& part, std::int64_t length)
@@ -130,7 +149,14 @@ Accuracy check(BenchCase& bench, bool backward)
     const cost::Shape& shape = bench.shape();
     const Part part = part_of(shape);
     const std::int64_t length = shape.lengths_q().back();
-    Options options;
+    Options options = bench.scales_on_host();
+    for (const auto& [scale, heads] :
+         {std::pair{&options.q_scale, part.heads}, std::pair{&options.k_scale, std::int64_t{1}},
+          std::pair{&options.v_scale, std::int64_t{1}}}) {
+        if (*scale) {
+            *scale = last_heads(*scale, part.sequence, heads);
+        }
+    }
     options.scale = bench.options().scale;
     options.causal = shape.causal;
     if (shape.causal == Causal::top_left && part.rows < length) {
@@ -169,6 +195,14 @@ Accuracy check(BenchCase& bench, bool backward)
         const auto exact = reference::forward(problem);
         const auto naive = reference::forward(problem, reference::rounding_of(bench.dtype()));
         compare_outputs(args, exact, naive, result);
+        if (bench.unrounded()) {
+            Problem unrounded = problem;
+            unrounded.q_scale = unrounded.k_scale = unrounded.v_scale = {};
+            unrounded.q = slice(bench.unrounded()->q.view(), part.sequence, first, part.rows, part.heads);
+            unrounded.k = slice(bench.unrounded()->k.view(), part.sequence, part.start_k, part.keys, 1);
+            unrounded.v = slice(bench.unrounded()->v.view(), part.sequence, part.start_k, part.keys, 1);
+            compare_unrounded(doubles(args.o), reference::forward(unrounded).o, result);
+        }
         return result;
     }
     args.dq = slice(all.dq, part.sequence, first, part.rows, part.heads);

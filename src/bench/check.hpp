@@ -3,6 +3,7 @@
 
 #include "bench_case.hpp"
 
+#include <optional>
 #include <string>
 
 namespace flashomp::bench {
@@ -12,6 +13,9 @@ namespace flashomp::bench {
 struct Accuracy {
     double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
     double bound_o = 0, bound_lse = 0, bound_gradient = 0;
+    /// float8_e4m3: the largest error of o, and the root of the mean square relative to that of o, beside what the
+    /// inputs give before they are rounded to 8 bits.
+    std::optional<double> unrounded_o, unrounded_rms;
     bool has_gradients = false;
     bool has_dkv = false;
     std::string compared; ///< what: "all rows of 1 of 32 heads of 1 of 8 sequences"

@@ -21,6 +21,10 @@ void add_accuracy(Json& json, const Accuracy& accuracy)
         json["error_dk"] = accuracy.dk;
         json["error_dv"] = accuracy.dv;
     }
+    if (accuracy.unrounded_o && accuracy.unrounded_rms) {
+        json["error_o_unrounded"] = *accuracy.unrounded_o;
+        json["rms_o_unrounded"] = *accuracy.unrounded_rms;
+    }
     json["compared"] = accuracy.compared;
 }
 

@@ -3,6 +3,7 @@
 #include "flashomp/error.hpp"
 
 #include "npy.hpp"
+#include "quantized.hpp"
 #include "safetensors.hpp"
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace {
 
 bool is_floating(DType dtype)
 {
-    return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 || dtype == DType::float64;
+    return dtype == DType::float8_e4m3 || dtype == DType::float16 || dtype == DType::bfloat16 ||
+           dtype == DType::float32 || dtype == DType::float64;
 }
 
 /// The tensors that share one dtype and the axis order of --layout.
@@ -89,8 +91,31 @@ void AttentionInputs::require(const std::vector<std::string>& names) const
     }
 }
 
+void AttentionInputs::quantize()
+{
+    for (const std::string name : {"q", "k", "v"}) {
+        io::HostTensor& tensor = tensors_.at(name);
+        if (tensor.dtype() == DType::float8_e4m3) {
+            continue;
+        }
+        const std::string scale = name + "_scale";
+        if (tensors_.contains(scale)) {
+            throw Error(
+                fmt::format("{} was given, but {} is {}; allowed are scales with float8_e4m3 tensors, others get "
+                            "theirs when they are converted.",
+                            scale, name, name_of(tensor.dtype())));
+        }
+        io::Quantized result = io::quantized(tensor, layout_ == Layout::bshd ? 2 : 1);
+        tensor = std::move(result.elements);
+        tensors_[scale] = std::move(result.scale);
+    }
+}
+
 void AttentionInputs::convert(std::optional<DType> dtype)
 {
+    if (dtype == DType::float8_e4m3) {
+        quantize();
+    }
     // The dtype of the computation, from q where the user names none. Types that no conversion can help are left for
     // the library to refuse.
     const DType q_dtype = tensors_.at("q").dtype();
@@ -135,6 +160,9 @@ Options AttentionInputs::with_tensors(Options options) const
     options.cu_seqlens_q = view("cu_seqlens_q");
     options.cu_seqlens_k = view("cu_seqlens_k");
     options.sink = view("sink");
+    options.q_scale = view("q_scale");
+    options.k_scale = view("k_scale");
+    options.v_scale = view("v_scale");
     return options;
 }
 

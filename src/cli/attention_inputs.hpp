@@ -52,6 +52,8 @@ public:
 private:
     void read(const InputFiles& files);
     void require(const std::vector<std::string>& names) const;
+    /// q, k and v that are not float8_e4m3 yet.
+    void quantize();
     void convert(std::optional<DType> dtype);
 
     std::map<std::string, io::HostTensor> tensors_;

@@ -105,6 +105,9 @@ const std::vector<TensorOption>& tensor_options()
         {"cu_seqlens_q", "--cu-seqlens-q", "int32 [B+1]: q is packed [total_q, Hq, head_dim]"},
         {"cu_seqlens_k", "--cu-seqlens-k", "int32 [B+1]: k and v are packed [total_k, Hkv, ...]"},
         {"sink", "--sink", "float32 [Hq]: a logit in the denominator only"},
+        {"q_scale", "--q-scale", "float32 [Hq] or [B, Hq]: factors of a float8_e4m3 q"},
+        {"k_scale", "--k-scale", "float32 [Hkv] or [B, Hkv]: factors of a float8_e4m3 k"},
+        {"v_scale", "--v-scale", "float32 [Hkv] or [B, Hkv]: factors of a float8_e4m3 v"},
     };
     return options;
 }
@@ -132,17 +135,22 @@ const char* flag_of(const std::string& tensor_name)
     return "--in";
 }
 
-void add_run_options(CLI::App& command, RunFlags& flags)
+void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8)
 {
     const char* const group = "Where and how it runs";
     add_parsed(
         command, "--dtype", "TYPE", group,
-        [&flags](const std::string& text) {
-            flags.dtype = parse_word<DType>(
-                "--dtype", text,
-                {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}});
+        [&flags, allows_float8](const std::string& text) {
+            std::vector<std::pair<std::string_view, DType>> types{
+                {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
+            if (allows_float8) {
+                types.emplace_back("float8_e4m3", DType::float8_e4m3);
+            }
+            flags.dtype = parse_word<DType>("--dtype", text, types);
         },
-        "convert the inputs to float32, bfloat16 or float16 first");
+        allows_float8 ? "convert the inputs to float32, bfloat16, float16 or, for the forward pass on a Hopper GPU, "
+                        "float8_e4m3 first"
+                      : "convert the inputs to float32, bfloat16 or float16 first");
     add_parsed(
         command, "--backend", "NAME", group,
         [&flags](const std::string& text) {
@@ -208,7 +216,7 @@ void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backwa
         ->type_name("PLACE")
         ->required()
         ->group("Output");
-    add_run_options(command, flags.run);
+    add_run_options(command, flags.run, !backward);
 }
 
 Options call_options(const Options& semantics, const RunFlags& run)

@@ -57,7 +57,7 @@ struct TensorOption {
 [[nodiscard]] Device parse_device(const std::string& text);
 
 /// Adds --dtype, --backend, --device, --machine, --threads and --json. A value that is not allowed throws Error.
-void add_run_options(CLI::App& command, RunFlags& flags);
+void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8 = false);
 
 /// Adds the options of add_run_options() and those of tensors, semantics, layout and files.
 void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backward);

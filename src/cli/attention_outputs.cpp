@@ -93,6 +93,7 @@ TensorView AttentionOutputs::add_o(const ConstTensorView& q, const ConstTensorVi
     if (q && v) {
         o.shape.at(static_cast<std::size_t>(q.rank - 1)) = v.shape.at(static_cast<std::size_t>(v.rank - 1));
     }
+    o.dtype = output_type_of(q.dtype);
     return add_like("o", o);
 }
 

@@ -102,6 +102,8 @@ bench::RunSettings settings_of(const BenchFlags& flags)
     settings.dtype = flags.run.dtype.value_or(DType::float32);
     if (!flags.directions.empty()) {
         settings.directions = flags.directions;
+    } else if (settings.dtype == DType::float8_e4m3) {
+        settings.directions = {"forward"};
     }
     settings.beside_standard =
         flags.beside_standard || (!flags.suite.empty() && bench::find_suite(flags.suite).beside_standard);
@@ -229,7 +231,7 @@ void add_bench_command(CLI::App& app, Command& chosen)
         ->group("Output");
     add_number(*command, "--only-calls", flags->only_calls, 0, 1000000, "")->group(""); // for --measure-traffic
     add_tiling_options(*command, flags->tiling);
-    add_run_options(*command, flags->run);
+    add_run_options(*command, flags->run, true);
     command->callback([flags, &chosen] { chosen = [flags] { return run_bench(*flags); }; });
 }
 

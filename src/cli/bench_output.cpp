@@ -99,20 +99,23 @@ void print_table(const std::vector<bench::Row>& rows)
     Table table;
     const bool any_queued =
         std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.queue_seconds.has_value(); });
+    const bool any_in_8_bits = rows.front().dtype == name_of(DType::float8_e4m3);
     table.add({"pass", "shape", "implementation", "median", "spread", "speed", "peak memory", "error of o", "bound",
-               any_queued ? "queued in" : "", ""});
+               any_in_8_bits ? "rms to float32 inputs" : "", any_queued ? "queued in" : "", ""});
     std::map<std::string, std::size_t> places;
     for (const bench::Row& row : rows) {
         ++places[row.ran_on];
         const bool timed = row.failure.empty();
         const std::string implementation = row.machine.empty() ? row.backend : row.backend + ":" + row.machine;
-        table.add({row.direction, row.shape, implementation, timed ? time_text(row.timing.median) : std::string(),
-                   timed ? fmt::format("{:.1f} %", 100.0 * row.timing.spread()) : std::string(),
-                   timed ? speed_text(row) : std::string(),
-                   row.peak_bytes ? bytes_text(*row.peak_bytes) : std::string(timed ? "unknown" : ""),
-                   timed ? error_text(row.accuracy.o) : std::string(),
-                   timed ? error_text(row.accuracy.bound_o) : std::string(),
-                   row.queue_seconds ? time_text(*row.queue_seconds) : std::string(), row.failure});
+        table.add(
+            {row.direction, row.shape, implementation, timed ? time_text(row.timing.median) : std::string(),
+             timed ? fmt::format("{:.1f} %", 100.0 * row.timing.spread()) : std::string(),
+             timed ? speed_text(row) : std::string(),
+             row.peak_bytes ? bytes_text(*row.peak_bytes) : std::string(timed ? "unknown" : ""),
+             timed ? error_text(row.accuracy.o) : std::string(),
+             timed ? error_text(row.accuracy.bound_o) : std::string(),
+             row.accuracy.unrounded_rms ? fmt::format("{:.1f} %", 100.0 * *row.accuracy.unrounded_rms) : std::string(),
+             row.queue_seconds ? time_text(*row.queue_seconds) : std::string(), row.failure});
     }
     fmt::print("{}", table.text());
     for (const auto& [place, count] : places) {

@@ -4,11 +4,11 @@
 #include "flashomp/error.hpp"
 
 #include <charconv>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ template <class Number>
 /// One of several words.
 template <class Value>
 [[nodiscard]] Value parse_word(std::string_view flag, std::string_view text,
-                               std::initializer_list<std::pair<std::string_view, Value>> words)
+                               const std::vector<std::pair<std::string_view, Value>>& words)
 {
     std::string allowed = "one of";
     const char* separator = " ";

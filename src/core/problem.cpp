@@ -14,6 +14,9 @@ std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
         {"cu_seqlens_q", cu_seqlens_q},
         {"cu_seqlens_k", cu_seqlens_k},
         {"sink", sink},
+        {"q_scale", q_scale},
+        {"k_scale", k_scale},
+        {"v_scale", v_scale},
     };
     if (is_backward) {
         all.insert(all.end(), {{"o", o}, {"lse", lse}, {"dout", dout}});

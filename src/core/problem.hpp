@@ -28,6 +28,7 @@ struct Problem {
     // Inputs. Absent ones have rank 0. Axes as documented in attention.hpp; strides are the caller's.
     ConstTensorView q, k, v;
     ConstTensorView alibi_slopes, bias, key_padding_mask, cu_seqlens_q, cu_seqlens_k, sink;
+    ConstTensorView q_scale, k_scale, v_scale;
 
     /// Copies of cu_seqlens for the planner; empty when not packed.
     std::vector<std::int32_t> starts_q, starts_k;

@@ -26,6 +26,11 @@ const KnownDevice* find_device(std::string_view key_or_name)
 
 Peaks device_peaks(const KnownDevice& device, DType dtype)
 {
+    if (dtype == DType::float8_e4m3) {
+        return {2 * device.matrix_flops, device.bandwidth,
+                "twice the 16-bit products' speed; " + std::string(device.matrix_source),
+                std::string(device.bandwidth_source)};
+    }
     const bool matrix = dtype == DType::bfloat16 || dtype == DType::float16;
     return {matrix ? device.matrix_flops : device.float32_flops, device.bandwidth,
             std::string(matrix ? device.matrix_source : device.float32_source), std::string(device.bandwidth_source)};

@@ -23,6 +23,32 @@ void expect_launched(int status, const Place& place)
     }
 }
 
+/// The forward pass on float8_e4m3, which Hopper's kernel alone does.
+void run_float8(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place, Staging& staging,
+                const Space& space)
+{
+    if (!place.hardware.has_hopper || !cuda::float8_supports(params)) {
+        throw no_float8_kernel();
+    }
+    const auto factors = [&](const ConstTensorView& scale) {
+        if (!scale) {
+            return offload::RowTensor{};
+        }
+        const ConstTensorView there = staging.input(scale);
+        return offload::RowTensor{static_cast<float*>(const_cast<void*>(there.data)),
+                                  there.rank == 2 ? there.strides[0] : 0, 0};
+    };
+    const std::int64_t bytes = cuda::float8_workspace_bytes(params);
+    const Workspace workspace(bytes, space);
+    plan.crew_memory_bytes += bytes;
+    plan.passes.front().machine = Machine::hopper;
+    name_machines(plan);
+    expect_launched(cuda::run_float8(params,
+                                     {factors(problem.q_scale), factors(problem.k_scale), factors(problem.v_scale)},
+                                     workspace.data(), space.stream, space.device),
+                    place);
+}
+
 /// Gives the passes that have a Hopper kernel to it. Returns the workspace that the hungriest of them needs.
 std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware)
 {
@@ -56,11 +82,22 @@ std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params
 
 } // namespace
 
+Error no_float8_kernel()
+{
+    return Error("q is float8_e4m3, which is allowed on backend reference, and on backend cuda with a GPU of compute "
+                 "capability 9.0, head dims up to 128 that are multiples of 16, and no softcap, alibi_slopes, bias, "
+                 "dropout or packed sequences.");
+}
+
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging)
 {
     const Space space = space_of(place.hardware, problem.choice);
     const cuda::CurrentDevice current(space.device);
+    if (problem.dtype == DType::float8_e4m3) {
+        run_float8(plan, problem, params, place, staging, space);
+        return true;
+    }
     const std::int64_t hopper_bytes = take_over(plan, problem, params, place.hardware);
     const Workspace hopper(hopper_bytes, space);
     plan.crew_memory_bytes += hopper_bytes;

@@ -7,12 +7,17 @@
 #include "problem.hpp"
 #include "staging.hpp"
 
+#include "flashomp/error.hpp"
+
 namespace flashomp {
 
 /// Launches the passes of the plan and the merge of split keys. Passes that have a Hopper kernel are taken over by it,
 /// in the plan too. Throws Error where the machine that was named has no kernel for a pass, or a launch fails.
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging);
+
+/// For calls on float8_e4m3 tensors that no kernel does.
+[[nodiscard]] Error no_float8_kernel();
 
 /// Launches a merge.
 offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options);

@@ -112,6 +112,9 @@ Report run_kernels(const Problem& given)
     for (const auto& [name, view] : problem.outputs()) {
         check_memory(view, name, place, space.is_asynchronous);
     }
+    if (problem.dtype == DType::float8_e4m3 && hardware.backend != Backend::cuda) {
+        throw no_float8_kernel();
+    }
     Plan decided = plan(problem, hardware);
     const auto start = Clock::now();
 

@@ -2,6 +2,7 @@
 #include "host_tensor.hpp"
 
 #include "flashomp/error.hpp"
+#include "float8.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -12,7 +13,13 @@ namespace flashomp::io {
 
 namespace {
 
-// One floating-point format each: how an element is stored, and its value as a double (exact for all four).
+// One floating-point format each: how an element is stored, and its value as a double (exact for all).
+
+struct Float8E4m3 {
+    using Stored = std::uint8_t;
+    static double widen(Stored stored) { return float_from_float8_e4m3(stored); }
+    static Stored narrow(double value) { return float8_e4m3_from(value); }
+};
 
 struct Float16 {
     using Stored = std::uint16_t;
@@ -43,6 +50,9 @@ template <class Use>
 bool with_float_format(DType dtype, Use use)
 {
     switch (dtype) {
+    case DType::float8_e4m3:
+        use(Float8E4m3{});
+        return true;
     case DType::float16:
         use(Float16{});
         return true;

@@ -86,6 +86,10 @@ void write_npy(StagedFile& file, const ConstTensorView& view)
     check_writable(file.path(), view);
     const auto* const name = std::find_if(type_names.begin(), type_names.end(),
                                           [&](const TypeName& each) { return each.dtype == view.dtype; });
+    if (name == type_names.end()) {
+        throw Error(fmt::format("{}: NumPy has no type for {}; .safetensors files hold it.", file.path().string(),
+                                name_of(view.dtype)));
+    }
     const std::string header = npy_header_text(name->descr, shape_of(view));
     file.write(header.data(), static_cast<std::int64_t>(header.size()));
     write_elements(file, view);

@@ -31,9 +31,9 @@ struct TypeName {
 };
 
 constexpr std::array type_names{
-    TypeName{"F16", DType::float16},  TypeName{"BF16", DType::bfloat16}, TypeName{"F32", DType::float32},
-    TypeName{"F64", DType::float64},  TypeName{"I32", DType::int32},     TypeName{"I64", DType::int64},
-    TypeName{"BOOL", DType::boolean},
+    TypeName{"F8_E4M3", DType::float8_e4m3}, TypeName{"F16", DType::float16},  TypeName{"BF16", DType::bfloat16},
+    TypeName{"F32", DType::float32},         TypeName{"F64", DType::float64},  TypeName{"I32", DType::int32},
+    TypeName{"I64", DType::int64},           TypeName{"BOOL", DType::boolean},
 };
 
 /// The reading half. Its members share the path, which every message begins with.

@@ -355,7 +355,7 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
 {
     constexpr std::int64_t fewest_keys = 1024; // of a part
     constexpr std::int64_t most_queries = 64;  // more would make the partial results more than a few rows of memory
-    if (problem.seqlen_q > most_queries) {
+    if (problem.seqlen_q > most_queries || problem.dtype == DType::float8_e4m3) {
         return 1;
     }
     const std::int64_t wanted = hardware.is_device ? 512 : 64;
@@ -405,6 +405,7 @@ void name_machines(Plan& plan)
 offload::Element kernel_element(DType dtype)
 {
     switch (dtype) {
+    case DType::float8_e4m3: // of o: kernels that take nothing else have no need to be told
     case DType::bfloat16:
         return offload::Element::bfloat16;
     case DType::float16:

@@ -29,6 +29,8 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 Rounding rounding_of(DType dtype)
 {
     switch (dtype) {
+    case DType::float8_e4m3:
+        return Rounding::float8_e4m3;
     case DType::bfloat16:
         return Rounding::bfloat16;
     case DType::float16:

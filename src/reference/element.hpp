@@ -7,6 +7,7 @@
 #endif
 
 #include "flashomp/tensor.hpp"
+#include "float8.hpp"
 
 #include <Eigen/Core>
 
@@ -76,6 +77,8 @@ void store_as(void* data, std::int64_t index, Type value)
 [[nodiscard]] inline double read_element(const ConstTensorView& view, std::int64_t index)
 {
     switch (view.dtype) {
+    case DType::float8_e4m3:
+        return static_cast<double>(float_from_float8_e4m3(load_as<std::uint8_t>(view.data, index)));
     case DType::float16:
         return static_cast<double>(std::bit_cast<Eigen::half>(load_as<std::uint16_t>(view.data, index)));
     case DType::bfloat16:
@@ -110,6 +113,7 @@ inline void write_element(const TensorView& view, std::int64_t index, double val
     case DType::float64:
         store_as(view.data, index, value);
         break;
+    case DType::float8_e4m3: // of inputs only
     case DType::int32:
     case DType::int64:
     case DType::boolean:

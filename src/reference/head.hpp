@@ -96,6 +96,17 @@ struct Head {
         return read_element(problem.bias, sequence.batch * b + index * h + i * row + j * column);
     }
 
+    /// The factor of this head's q, or of its k or v: 1 where there are no scales.
+    [[nodiscard]] double scale(const ConstTensorView& scales, bool of_keys) const
+    {
+        if (!scales) {
+            return 1.0;
+        }
+        const std::int64_t head = of_keys ? kv_index() : index;
+        return read_element(scales, scales.rank == 1 ? head * scales.strides[0]
+                                                     : sequence.batch * scales.strides[0] + head * scales.strides[1]);
+    }
+
     [[nodiscard]] double sink() const { return read_element(problem.sink, index * problem.sink.strides[0]); }
 
     /// The factor dropout puts on a probability: 0 when dropped, else 1/(1 − p_drop).

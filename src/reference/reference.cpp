@@ -28,17 +28,18 @@ std::int64_t rows_of(const ConstTensorView& view)
     return view.rank == 4 ? view.shape[0] * view.shape[1] : view.shape[0];
 }
 
-/// One head of one sequence as a matrix. `first` is the sequence's first row in a packed tensor.
+/// One head of one sequence as a matrix. `first` is the sequence's first row in a packed tensor, `scale` what its
+/// elements are to be multiplied with.
 template <class A>
 Matrix<A> load(const ConstTensorView& view, std::int64_t batch, std::int64_t first, std::int64_t rows,
-               std::int64_t head)
+               std::int64_t head, double scale = 1.0)
 {
     const bool packed = view.rank == 3;
     const std::size_t axis = packed ? 0 : 1; // rows, then heads, then head_dim
     const std::int64_t start = (packed ? first : batch) * view.strides[0] + head * view.strides.at(axis + 1);
     return Matrix<A>::NullaryExpr(rows, view.shape.at(axis + 2), [&](Eigen::Index i, Eigen::Index c) {
         const std::int64_t at = start + i * view.strides.at(axis) + c * view.strides.at(axis + 2);
-        return A::round(static_cast<typename A::Scalar>(read_element(view, at)));
+        return A::round(static_cast<typename A::Scalar>(read_element(view, at) * scale));
     });
 }
 
@@ -49,9 +50,12 @@ struct Inputs {
     {
         const Problem& problem = head.problem;
         const Sequence& sequence = head.sequence;
-        q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index);
-        k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index());
-        v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index());
+        q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index,
+                    head.scale(problem.q_scale, false));
+        k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
+                    head.scale(problem.k_scale, true));
+        v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
+                    head.scale(problem.v_scale, true));
         if (problem.dout) {
             dout = load<A>(problem.dout, sequence.batch, sequence.first_q, sequence.length_q, head.index);
         }
@@ -232,6 +236,8 @@ Evaluation evaluate(const Problem& problem, Rounding rounding, bool with_gradien
         return evaluate_as<Native<float>>(problem, with_gradients);
     case Rounding::bfloat16:
         return evaluate_as<Rounded<round_to_bfloat16>>(problem, with_gradients);
+    case Rounding::float8_e4m3:
+        return evaluate_as<Float8Operands>(problem, with_gradients);
     case Rounding::float16:
         return evaluate_as<Rounded<round_to_float16>>(problem, with_gradients);
     }

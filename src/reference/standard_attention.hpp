@@ -5,6 +5,7 @@
 // rows that dK and dV are, so the equations are those of the whole matrices.
 #pragma once
 
+#include "float8.hpp"
 #include "head.hpp"
 
 #include <Eigen/Core>
@@ -30,6 +31,15 @@ struct Rounded {
     static Scalar round(Scalar value) { return round_to_type(value); }
 };
 
+/// Arithmetic in float, but for the probabilities as operand of a product.
+struct Float8Operands : Native<float> {
+    static float operand(float probability)
+    {
+        constexpr float raised = 256.0F; // towards the upper end of what 8 bits hold
+        return float_from_float8_e4m3(float8_e4m3_from(static_cast<double>(raised * probability))) / raised;
+    }
+};
+
 template <class A>
 using Matrix = Eigen::Matrix<typename A::Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class A>
@@ -49,6 +59,17 @@ template <class A, class Expression>
         result = result.unaryExpr([](typename A::Scalar value) { return A::round(value); });
     }
     return result;
+}
+
+/// p·v
+template <class A>
+[[nodiscard]] Matrix<A> weighted_sums(const Matrix<A>& p, const Part<A>& v)
+{
+    if constexpr (requires { A::operand(0); }) {
+        return rounded<A>(p.unaryExpr([](typename A::Scalar x) { return A::operand(x); }) * v);
+    } else {
+        return rounded<A>(p * v);
+    }
 }
 
 /// Some rows of one head, and the columns from the first to the last that any of them sees.
@@ -165,9 +186,9 @@ template <class A>
     if (problem.dropout.probability > 0.0) {
         const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
         stored.dropout = matrix_of<A>(block, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
-        stored.o = rounded<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)) * v);
+        stored.o = weighted_sums<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)), v);
     } else {
-        stored.o = rounded<A>(stored.p * v);
+        stored.o = weighted_sums<A>(stored.p, v);
     }
     return stored;
 }
