@@ -1,6 +1,7 @@
 #include "device.hpp"
 #include "launch.hpp"
 
+#include <atomic>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -91,16 +92,32 @@ DeviceFacts device_facts(int device)
 
 CurrentDevice::CurrentDevice(int device)
 {
-    if (driver().get != nullptr && driver().set != nullptr) {
-        driver().get(&before_);
-        driver().set(nullptr); // with none, the run time takes the device's primary one
+    if (driver().get == nullptr || driver().set == nullptr) {
+        cudaSetDevice(device);
+        return;
     }
+    driver().get(&before_);
+    // The run time takes a microsecond to find the primary context: it is asked once, and again where somebody has
+    // destroyed that.
+    constexpr std::size_t most = 64;
+    static std::atomic<void*> known[most];
+    const auto index = static_cast<std::size_t>(device);
+    void* const primary = index < most ? known[index].load() : nullptr;
+    if (primary != nullptr && (before_ == primary || driver().set(primary) == 0)) {
+        is_set_ = before_ != primary;
+        return;
+    }
+    driver().set(nullptr); // with none, the run time takes the device's primary one
     cudaSetDevice(device);
+    void* now = nullptr;
+    if (index < most && driver().get(&now) == 0) {
+        known[index] = now;
+    }
 }
 
 CurrentDevice::~CurrentDevice()
 {
-    if (driver().set != nullptr) {
+    if (driver().set != nullptr && is_set_) {
         driver().set(before_);
     }
 }

@@ -29,7 +29,9 @@ public:
     CurrentDevice& operator=(const CurrentDevice&) = delete;
 
 private:
-    [[maybe_unused]] void* before_ = nullptr; // absent.cpp has no use for it
+    // absent.cpp has no use for them
+    [[maybe_unused]] void* before_ = nullptr;
+    [[maybe_unused]] bool is_set_ = true;
 };
 
 /// Null where the device has no more.

@@ -53,7 +53,8 @@ struct ForwardMemory {
     ItemSlots<QueryItem<Shape>> items;
 };
 
-/// The copying thread: draws items, and brings queries, and keys and values from the last block to the first.
+/// The copying thread: draws items, and brings queries, and keys and values from the last block to the first. Each
+/// thread block begins with the item of its own number. Without a counter, there are no others.
 template <class Shape>
 __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, const Params& p, const ForwardMaps& maps,
                                               const Schedule& schedule, unsigned* counter)
@@ -61,10 +62,13 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
     RingPlace<2> place;
     RingPlace<Shape::q_stages> q;
     RingPlace<Shape::stages> at;
-    for (;;) {
+    for (bool is_first = true;; is_first = false) {
         memory.items.empty[place.index].wait(place.parity ^ 1U);
         QueryItem<Shape>& item = memory.items.item[place.index];
-        const int index = draw_item(counter, schedule.items());
+        int index = static_cast<int>(blockIdx.x);
+        if (!is_first) {
+            index = counter == nullptr ? -1 : draw_item(counter, schedule.items(), gridDim.x);
+        }
         if (index < 0) {
             item.i0 = -1;
         } else {

@@ -87,10 +87,11 @@ struct ItemSlots {
     }
 };
 
-/// The next item of all thread blocks, or -1. The counter is 0 before the launch.
-__device__ __forceinline__ int draw_item(unsigned* counter, int items)
+/// The next item of all thread blocks, or -1. The counter is `first` less than the number of the item, and 0 before the
+/// launch.
+__device__ __forceinline__ int draw_item(unsigned* counter, int items, unsigned first = 0)
 {
-    const unsigned drawn = atomicAdd(counter, 1U);
+    const unsigned drawn = first + atomicAdd(counter, 1U);
     return drawn < static_cast<unsigned>(items) ? static_cast<int>(drawn) : -1;
 }
 

@@ -25,12 +25,12 @@ std::vector<Axis> axes_of(const ConstTensorView& view)
     return axes;
 }
 
-/// Elements from the first to the last, inclusive.
+/// Elements from the first to the last, inclusive, of a view that has any.
 std::int64_t span_of(const ConstTensorView& view)
 {
     std::int64_t span = 1;
-    for (const Axis& axis : axes_of(view)) {
-        span += (axis.extent - 1) * axis.stride;
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
+        span += (view.shape.at(axis) - 1) * view.strides.at(axis);
     }
     return span;
 }

@@ -131,6 +131,7 @@ ConstTensorView lse_shape(const Problem& problem)
 
 void check_outputs(const Problem& problem)
 {
+    const auto inputs = problem.inputs();
     const auto outputs = problem.outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         const auto& [name, view] = outputs[i];
@@ -138,7 +139,7 @@ void check_outputs(const Problem& problem)
             continue;
         }
         check_no_self_overlap(name, view);
-        for (const auto& [other, input] : problem.inputs()) {
+        for (const auto& [other, input] : inputs) {
             if (input && overlap(view, input)) {
                 throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
                                         "of the call.",
