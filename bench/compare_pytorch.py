@@ -6,9 +6,10 @@
 PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started once for each dtype and machine and served one
 shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
 seconds: flashomp (--machines: its OpenMP backend as it is, with the kernels that every GPU runs, or with what directives alone
-give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn) and standard
-attention (math). Both sides are timed as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and the median of the repetitions counts. flashomp's
-rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
+give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn), standard
+attention (math) and, where named, the memory-efficient kernel (efficient), PyTorch's fastest for float32. Both sides are timed
+as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and
+the median of the repetitions counts. flashomp's rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
 that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
 
 The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
@@ -39,7 +40,7 @@ MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
             "plain": ("flashomp-plain", {}, ["--backend", "openmp", "--machine", "plain"]),
             "cuda": ("flashomp-cuda", {}, ["--backend", "cuda"]),
             "cuda-tensor": ("flashomp-cuda-tensor", EVERY_GPU, ["--backend", "cuda"])}
-KERNELS = ("flash", "cudnn", "math")
+KERNELS = ("flash", "cudnn", "math", "efficient")
 CPU_KERNELS = ("flash", "math")
 
 
@@ -52,7 +53,7 @@ def parse_arguments(words=None):
     parser.add_argument("--shape", action="append", default=[], help="one more shape")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--machines", nargs="+", default=["auto"], choices=MACHINES)
-    parser.add_argument("--kernels", nargs="*", choices=KERNELS, help="default: all")
+    parser.add_argument("--kernels", nargs="*", choices=KERNELS, help="default: flash and math, on a GPU cudnn too")
     parser.add_argument("--cpu", action="store_true", help="compare on the host")
     parser.add_argument("--beside-standard", action="store_true", help="time flashomp's standard attention too, with --cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides, with --cpu")
@@ -63,7 +64,7 @@ def parse_arguments(words=None):
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
     arguments = parser.parse_args(words)
     if arguments.kernels is None:
-        arguments.kernels = list(CPU_KERNELS if arguments.cpu else KERNELS)
+        arguments.kernels = list(CPU_KERNELS if arguments.cpu else KERNELS[:3])
     if arguments.cpu:
         arguments.device = "host"
     shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape
@@ -140,7 +141,7 @@ class Pytorch:
 
         self.torch, self.use = torch, sdpa_kernel
         self.backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-                         "math": SDPBackend.MATH}
+                         "math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION}
         self.label = f"PyTorch {torch.__version__}"
         self.where = f"{torch.cuda.get_device_name()} (device 0)"
         self.versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}

@@ -38,6 +38,7 @@ STYLES = {
     "flashomp-plain-global": {"color": "#8d8d8d", "marker": "v", "linestyle": ":"},
     "pytorch-flash": {"color": "#2f86d1", "marker": "D"},
     "pytorch-cudnn": {"color": "#1a9e77", "marker": "v"},
+    "pytorch-efficient": {"color": "#8a6fd1", "marker": "s"},
     "pytorch-math": {"color": "#9a6fc0", "marker": "x"},
     "pytorch-cpu-flash": {"color": "#2f86d1", "marker": "D"},
     "pytorch-cpu-math": {"color": "#c9761a", "marker": "^", "linestyle": ":"},

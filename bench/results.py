@@ -24,6 +24,7 @@ NAMES = {
     "flashomp-cuda-tensor": "flashomp, CUDA, kernels for every GPU",
     "pytorch-flash": "FlashAttention-2 (PyTorch)",
     "pytorch-cudnn": "cuDNN (PyTorch)",
+    "pytorch-efficient": "memory-efficient attention (PyTorch)",
     "pytorch-math": "standard attention (PyTorch)",
     "pytorch-cpu-flash": "PyTorch's flash kernel",
     "pytorch-cpu-math": "standard attention (PyTorch)",
