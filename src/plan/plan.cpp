@@ -49,12 +49,31 @@ int teams_of(const Tiling& tiling, int team_threads)
     return tiling.teams > 0 ? tiling.teams : most / team_threads;
 }
 
-/// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
-/// no more than make 8 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. Nothing
-/// here knows the number of threads, so that it does not change the bits.
-Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, std::int64_t cache_bytes)
+/// Rows of `heads` heads in blocks of at most `most`, or half, or a quarter, so that `threads` end soonest. Each block
+/// streams, and packs, all that it meets: that takes as long as the products of some rows.
+int rows_for_threads(std::int64_t rows, std::int64_t heads, int most, int fewest, int threads)
 {
-    constexpr std::int64_t fewest_items = 8, fewest_rows = 64, typical_cache_bytes = std::int64_t{1} << 20;
+    constexpr std::int64_t packing = 48; // rows: 28 to 64 were measured on AMX, at head_dim 64 and 128
+    const auto time = [&](int each) {
+        const std::int64_t items = (rows + each - 1) / each * heads;
+        return (items + threads - 1) / threads * (each + packing);
+    };
+    int best = most;
+    for (int each = most / 2; each >= fewest; each /= 2) {
+        best = time(each) < time(best) ? each : best;
+    }
+    return best;
+}
+
+/// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
+/// no more than make 16 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. The
+/// number of threads counts only where the number of resident rows does not change the bits: where every row begins
+/// with key 0.
+Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    constexpr std::int64_t fewest_items = 16, typical_cache_bytes = std::int64_t{1} << 20;
+    constexpr int fewest_rows = 64;
+    const std::int64_t cache_bytes = hardware.core_cache_bytes;
     const bool keys = pass == Pass::backward_key;
     const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
@@ -69,8 +88,12 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
         return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
     };
     Blocks blocks{isa.most_rows, 128};
-    while (blocks.resident > fewest_rows && (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
-        blocks.resident /= 2;
+    if (pass == Pass::forward && problem.window.left < 0) {
+        blocks.resident = rows_for_threads(rows, heads, isa.most_rows, fewest_rows, hardware.threads);
+    } else {
+        while (blocks.resident > fewest_rows && (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
+            blocks.resident /= 2;
+        }
     }
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
         blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
@@ -82,8 +105,8 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
     const Tiling& tiling = problem.choice.tiling;
-    const Blocks blocks = chosen(tiling, host_blocks(isa, pass, problem, hardware.core_cache_bytes),
-                                 tiling.resident_rows > 0 ? isa.lanes : 1, 1);
+    const Blocks blocks =
+        chosen(tiling, host_blocks(isa, pass, problem, hardware), tiling.resident_rows > 0 ? isa.lanes : 1, 1);
     Launch launch;
     launch.pass = pass;
     launch.resident_rows = blocks.resident;

@@ -12,8 +12,9 @@ namespace flashomp::reference {
 /// The precision of every operation. `none` is float64, the oracle. `float32` computes in float throughout. The 16-bit
 /// ones are the naive low-precision baseline that tolerances are relative to: float arithmetic whose result is rounded
 /// to the type after each operation (a matrix product or a sum is one operation: accumulated in float, rounded once).
-/// float16 overflows beyond 65504 as naive float16 does; its results can then be infinite or NaN. float8_e4m3 is what
-/// 8-bit products of matrices need and no more: 256 times the probabilities are rounded to it, all else is float32.
+/// float16 overflows beyond 65504 as naive float16 does; its results can then be infinite or NaN. float8_e4m3 is
+/// float32 but for what 8-bit products of matrices are like: scores are cut off to 11 bits, 256 times the probabilities
+/// are rounded to 8 bits, and o to bfloat16.
 enum class Rounding : std::uint8_t { none, float32, bfloat16, float16, float8_e4m3 };
 
 /// Contiguous, in the layouts of attention.hpp: o [B, Nq, Hq, head_dim_v] and lse [B, Hq, Nq]; with packed sequences

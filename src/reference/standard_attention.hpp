@@ -11,7 +11,9 @@
 #include <Eigen/Core>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -31,8 +33,15 @@ struct Rounded {
     static Scalar round(Scalar value) { return round_to_type(value); }
 };
 
-/// Arithmetic in float, but for the probabilities as operand of a product.
+/// Arithmetic in float, but for what products of 8-bit matrices on tensor cores are like: their left operands have 8
+/// bits, and their sums, of which about 14 bits are kept, are cut off and not rounded. Results are bfloat16.
 struct Float8Operands : Native<float> {
+    static float sum(float value)
+    {
+        constexpr std::uint32_t cut_off = (1U << 13) - 1U; // 11 bits stay, for sums are cut off at every addition
+        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~cut_off);
+    }
+    static float result(float value) { return round_to_bfloat16(value); }
     static float operand(float probability)
     {
         constexpr float raised = 256.0F; // towards the upper end of what 8 bits hold
@@ -61,12 +70,23 @@ template <class A, class Expression>
     return result;
 }
 
+/// q·kᵀ
+template <class A>
+[[nodiscard]] Matrix<A> dot_products(const Part<A>& q, const Part<A>& k)
+{
+    if constexpr (std::is_same_v<A, Float8Operands>) {
+        return Matrix<A>(q * k.transpose()).unaryExpr(&A::sum);
+    } else {
+        return rounded<A>(q * k.transpose());
+    }
+}
+
 /// p·v
 template <class A>
 [[nodiscard]] Matrix<A> weighted_sums(const Matrix<A>& p, const Part<A>& v)
 {
-    if constexpr (requires { A::operand(0); }) {
-        return rounded<A>(p.unaryExpr([](typename A::Scalar x) { return A::operand(x); }) * v);
+    if constexpr (std::is_same_v<A, Float8Operands>) {
+        return Matrix<A>(p.unaryExpr(&A::operand) * v).unaryExpr(&A::result);
     } else {
         return rounded<A>(p * v);
     }
@@ -134,7 +154,7 @@ template <class A>
     Stored<A> stored;
 
     // s = scale·q·kᵀ
-    Matrix<A> s = rounded<A>(q * k.transpose());
+    Matrix<A> s = dot_products<A>(q, k);
     s = rounded<A>(s * static_cast<Scalar>(problem.scale));
 
     // s = c·tanh(s/c)

@@ -70,6 +70,34 @@ TEST_P(Determinism, AnyNumberOfResidentRows)
     }
 }
 
+TEST_P(Determinism, AnyNumberOfThreadsWithManyRows)
+{
+    if (target_.machine != Machine::host) {
+        GTEST_SKIP() << "only the host machine's blocks depend on the number of threads";
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        for (const auto& [causal, left] :
+             {std::pair{Causal::none, -1}, std::pair{Causal::top_left, -1}, std::pair{Causal::bottom_right, 300}}) {
+            AttentionCase attention({1, 2, 1, 700, 530, 40, 24}, dtype, 36);
+            attention.poison_outputs();
+            Options options = on_target({});
+            options.causal = causal;
+            options.window.left = left;
+            options.threads = 1;
+            forward(attention.forward_args(), options);
+            const HostTensor o = HostTensor::copy_of(attention.o.view());
+            const HostTensor lse = HostTensor::copy_of(attention.lse.view());
+            for (const int threads : {2, 5, 16}) { // blocks of 256, 128 and 64 rows
+                attention.poison_outputs();
+                options.threads = threads;
+                forward(attention.forward_args(), options);
+                EXPECT_TRUE(same_bits(attention.o, o)) << "o, " << threads << " threads";
+                EXPECT_TRUE(same_bits(attention.lse, lse)) << "lse, " << threads << " threads";
+            }
+        }
+    }
+}
+
 TEST_P(Determinism, AnyNumberOfThreadsWithEveryOption)
 {
     for (const bool packed : {false, true}) {
