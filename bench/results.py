@@ -38,6 +38,9 @@ STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 SETS = (
     ("h200-fa2", "FlashAttention's grid on an H200", ("h200-fa2.json",)),
     ("h200-cuda", "The CUDA backend on FlashAttention's grid on an H200", ("h200-cuda.json",)),
+    ("h200-cuda-float32", "The CUDA backend on an H200, float32", ("h200-cuda-float32.json",)),
+    ("h200-cuda-float8", "The CUDA backend on an H200, float8_e4m3, forward", ("h200-cuda-float8.json",)),
+    ("h200-cuda-launch", "Small calls of the CUDA backend on an H200", ("h200-cuda-launch.json",)),
     ("h200-fa2-float16", "FlashAttention's grid on an H200, float16", ("h200-fa2-float16.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
     ("h200-machines", "Directives alone, tensor cores and Hopper's own instructions on an H200", ("h200-machines.json",)),
@@ -45,7 +48,7 @@ SETS = (
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
     ("host-pytorch", "A CPU beside PyTorch", ("host-pytorch.json",)),
-    ("host-grid", "A CPU beside PyTorch, 16 threads", ("cpu-grid-small.json", "cpu-grid-large.json")),
+    ("host-pytorch-16", "A CPU beside PyTorch, 16 threads", ("host-pytorch-16.json",)),
     ("host", "The CPU's vector machine alone, before its matrix instructions", ("host.json",)),
     ("host-reference", "The host machine against the float64 reference", ("host-openmp.json", "host-reference.json")),
     ("h200-first", "The first tensor-core machine", ("h200-tensor-first.json", "h200-pytorch-flash-first.json")),

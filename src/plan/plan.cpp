@@ -302,9 +302,9 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
     if (wanted == Machine::host || wanted == Machine::plain) {
         return wanted;
     }
-    if (pass == Pass::backward_query && problem.dbias && problem.dtype == DType::float32) {
-        // The pass of the bias, which only the plain machine has, takes LSE with what this one adds to it, so that
-        // probabilities sum to 1: those of the same arithmetic.
+    if (pass == Pass::backward_query && problem.bias && problem.dtype == DType::float32) {
+        // The pass of dbias, which only the plain machine has, takes LSE with what this one adds to it, so that
+        // probabilities sum to 1: those of the same arithmetic. Where dbias is not asked for, dq is to be the same.
         return Machine::plain;
     }
     const bool is_option_pass = pass == Pass::backward_bias || pass == Pass::backward_sink;
