@@ -120,7 +120,7 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
 template <class Shape>
 class ForwardGroup {
 public:
-    using Scales = typename Operands<typename Shape::Math>::Scales;
+    using Scales = typename ForwardOperands<typename Shape::Math>::Scales;
 
     __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, const Scales& scales,
                                             int group)
@@ -150,7 +150,7 @@ private:
     static constexpr int block_n = Shape::block_n;
     static constexpr int scores = block_n / 2, sums = Shape::depth_v / 2; // registers
     static constexpr int steps = block_n * Shape::bytes / 32;             // of a product with v
-    static constexpr float lag = Operands<Math>::lag, raised = Operands<Math>::raised;
+    static constexpr float lag = ForwardOperands<Math>::lag, raised = ForwardOperands<Math>::raised;
 
     __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
     {
@@ -358,7 +358,7 @@ private:
             return;
         }
         const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + at_.warp * 16) * 128;
-        using Output = typename Operands<Math>::Output;
+        using Output = typename ForwardOperands<Math>::Output;
         store_rows<Output, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v);
         publish_shared();
         __syncwarp();

@@ -35,7 +35,7 @@ struct HeadScales {
 
 /// What the forward pass is to know of its operands.
 template <class Math>
-struct Operands {
+struct ForwardOperands {
     using Scales = NoScales;
     using Output = Math;
     // As powers of 2: how far probabilities may pass 1 before the base of the softmax moves, and a factor of all of
@@ -60,7 +60,7 @@ struct Float8Math {
 
 /// e4m3 ends at 448 and is at its full precision down to 2^-6, so probabilities are summed as 2^4 times themselves.
 template <>
-struct Operands<Float8Math> {
+struct ForwardOperands<Float8Math> {
     using Scales = HeadScales;
     using Output = offload::ptx::BFloat16Math;
     static constexpr float lag = 4.0F, raised = 4.0F;
