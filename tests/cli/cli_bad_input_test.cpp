@@ -142,6 +142,16 @@ TEST_F(BadInput, MixedOrUnsuitableDtypes)
     expect_refused({"forward", "--q", integers, "--k", q, "--v", q, "--dtype", "float32", "--out", out()}, "int32");
 }
 
+TEST_F(BadInput, Float8WhereThereIsNone)
+{
+    const Arguments float8{"--dtype", "float8_e4m3", "--out", out()};
+    expect_refused(small_problem("forward") + float8 + Arguments{"--device", "host"}, "q is float8_e4m3");
+    expect_refused(small_problem("backward") + float8, "--dtype was 'float8_e4m3'");
+    const std::string scale = tensor("scale", {4});
+    expect_refused(small_problem("forward") + Arguments{"--q-scale", scale, "--out", out()}, "q_scale was given");
+    expect_refused(small_problem("forward") + float8 + Arguments{"--q-scale", scale}, "q_scale was given");
+}
+
 TEST_F(BadInput, DeviceThatIsNotThere)
 {
     const Arguments problem = small_problem("forward") + Arguments{"--out", out()};

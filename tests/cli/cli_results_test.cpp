@@ -2,6 +2,7 @@
 #include "cli_support.hpp"
 
 #include "npy.hpp"
+#include "quantized.hpp"
 #include "safetensors.hpp"
 
 #include "flashomp/version.hpp"
@@ -116,6 +117,28 @@ TEST_F(Results, LayoutsDifferInTheFilesOnly)
         EXPECT_TRUE(same_bits(bshd.view(), bhsd.view().transposed(1, 2))) << name;
     }
     EXPECT_EQ(contents(out() / "bshd" / "lse.npy"), contents(out() / "bhsd" / "lse.npy"));
+}
+
+TEST_F(Results, Float8IsWhatItsElementsAndScalesAre)
+{
+    const Arguments where{"--backend", "reference", "--out"};
+    const Arguments problem = small_problem("forward");
+    (void)succeed(problem + where + Arguments{out() / "float32"});
+    (void)succeed(problem + Arguments{"--dtype", "float8_e4m3"} + where + Arguments{out() / "float8"});
+    EXPECT_LT(difference(out() / "float8" / "o.npy", out() / "float32" / "o.npy"), 0.15); // 3 bits of fraction
+    EXPECT_GT(difference(out() / "float8" / "o.npy", out() / "float32" / "o.npy"), 1e-3);
+
+    std::map<std::string, io::Quantized> tensors;
+    std::map<std::string, ConstTensorView> views;
+    for (const char* const name : {"q", "k", "v"}) {
+        io::Quantized& tensor = tensors[name] = io::quantized(io::read_npy(path(std::string(name) + ".npy")), 2);
+        views[name] = std::as_const(tensor.elements).view();
+        views[name + std::string("_scale")] = std::as_const(tensor.scale).view();
+    }
+    io::write_safetensors(path("float8.safetensors"), views);
+    (void)succeed(Arguments{"forward", "--in", path("float8.safetensors")} + where + Arguments{out() / "again"});
+    EXPECT_EQ(contents(out() / "again" / "o.npy"), contents(out() / "float8" / "o.npy"));
+    EXPECT_EQ(contents(out() / "again" / "lse.npy"), contents(out() / "float8" / "lse.npy"));
 }
 
 TEST_F(Results, SafetensorsHoldTheSameAsNpy)

@@ -1,5 +1,7 @@
 #include "safetensors.hpp"
 
+#include "npy.hpp"
+
 #include "io_support.hpp"
 
 namespace flashomp::io::test {
@@ -30,6 +32,16 @@ TEST_F(Safetensors, RoundTripsEveryTypeAndRankInOneFile)
     for (const auto& [name, tensor] : tensors) {
         expect_same(read.at(name), tensor);
     }
+}
+
+TEST_F(Safetensors, HoldsFloat8WhichNumPyHasNoNameFor)
+{
+    const HostTensor tensor = patterned(DType::float8_e4m3, {2, 3, 4, 5});
+    write_safetensors(file("t.safetensors"), {{"t", tensor.view()}});
+    EXPECT_NE(get(file("t.safetensors")).find(R"("dtype":"F8_E4M3")"), std::string::npos);
+    expect_same(read_safetensors(file("t.safetensors")).at("t"), tensor);
+    EXPECT_THROW(write_npy(file("t.npy"), tensor.view()), Error);
+    EXPECT_EQ(files(), std::set<std::string>{"t.safetensors"});
 }
 
 TEST_F(Safetensors, WritesTheBytesOfTheReferenceImplementation)
