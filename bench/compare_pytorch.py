@@ -9,8 +9,9 @@ seconds: flashomp (--machines: its OpenMP backend as it is, with the kernels tha
 give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn), standard
 attention (math) and, where named, the memory-efficient kernel (efficient), PyTorch's fastest for float32. Both sides are timed
 as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and
-the median of the repetitions counts. flashomp's rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak memory is
-that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
+the median of the repetitions counts. flashomp's rows carry their error against the reference and are refused where it is too
+large; PyTorch's are only timed. Peak memory is that above the inputs: counted allocations on both sides. A row without a time
+says why: out of memory, no such kernel.
 
 The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
 --resume adds what is missing, --seconds ends in time. Needs PyTorch, with CUDA unless --cpu is given; builds nothing.
@@ -40,7 +41,8 @@ MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
             "plain": ("flashomp-plain", {}, ["--backend", "openmp", "--machine", "plain"]),
             "cuda": ("flashomp-cuda", {}, ["--backend", "cuda"]),
             "cuda-tensor": ("flashomp-cuda-tensor", EVERY_GPU, ["--backend", "cuda"])}
-KERNELS = ("flash", "cudnn", "math", "efficient")
+USUAL_KERNELS = ("flash", "cudnn", "math")
+KERNELS = (*USUAL_KERNELS, "efficient")
 CPU_KERNELS = ("flash", "math")
 
 
@@ -64,7 +66,7 @@ def parse_arguments(words=None):
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
     arguments = parser.parse_args(words)
     if arguments.kernels is None:
-        arguments.kernels = list(CPU_KERNELS if arguments.cpu else KERNELS[:3])
+        arguments.kernels = list(CPU_KERNELS if arguments.cpu else USUAL_KERNELS)
     if arguments.cpu:
         arguments.device = "host"
     shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape

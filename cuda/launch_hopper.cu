@@ -51,9 +51,14 @@ int heads_in_cache(const Params& p, std::int64_t rows)
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
-bool is_empty(const Params& p)
+/// What the kernels of both passes ask for: scores as they are, some of them, and rows of q, k and v, of elements of
+/// `bytes`, and of o that the copy engine can bring.
+bool can_bring(const Params& p, int bytes)
 {
-    return std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
+    const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
+    return !is_empty && !offload::has_modifications(p) && map_encoder() != nullptr &&
+           is_whole(p.q, extent_q(p, p.head_dim, bytes)) && is_whole(p.k, extent_k(p, p.head_dim, bytes)) &&
+           is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) && is_whole(p.o, extent_q(p, p.head_dim_v));
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.
@@ -342,10 +347,7 @@ auto for_backward_shape(const Params& p, const F& f)
 
 bool float8_supports(const Params& p)
 {
-    return !is_empty(p) && !offload::has_modifications(p) && map_encoder() != nullptr && p.splits == 1 &&
-           !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128 && is_whole(p.q, extent_q(p, p.head_dim, 1)) &&
-           is_whole(p.k, extent_k(p, p.head_dim, 1)) && is_whole(p.v, extent_k(p, p.head_dim_v, 1)) &&
-           is_whole(p.o, extent_q(p, p.head_dim_v));
+    return can_bring(p, 1) && p.splits == 1 && !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128;
 }
 
 std::int64_t float8_workspace_bytes(const Params& p)
@@ -365,11 +367,7 @@ int run_float8(const Params& p, const Float8Scales& scales, void* workspace, voi
 bool hopper_supports(Pass pass, const Params& p)
 {
     const bool is_16_bit = p.element == Element::bfloat16 || p.element == Element::float16;
-    if (!is_16_bit || is_empty(p) || offload::has_modifications(p) || map_encoder() == nullptr) {
-        return false;
-    }
-    if (!is_whole(p.q, extent_q(p, p.head_dim)) || !is_whole(p.k, extent_k(p, p.head_dim)) ||
-        !is_whole(p.v, extent_k(p, p.head_dim_v)) || !is_whole(p.o, extent_q(p, p.head_dim_v))) {
+    if (!is_16_bit || !can_bring(p, 2)) {
         return false;
     }
     if (pass == Pass::forward) {

@@ -105,11 +105,12 @@ void apply_packing(Problem& problem, const Options& options)
     problem.seqlen_k = longest(problem.starts_k);
 }
 
-void check_alibi(const Problem& problem, const ConstTensorView& slopes)
+/// A number for each head, or for each head of each sequence.
+void check_per_head(const char* name, const Problem& problem, const ConstTensorView& view, std::int64_t heads,
+                    const char* like)
 {
-    const bool per_batch = slopes.rank == 2;
-    const std::array<std::int64_t, 4> shape{per_batch ? problem.batch : problem.heads_q, problem.heads_q, 0, 0};
-    check_tensor("alibi_slopes", slopes, DType::float32, per_batch ? 2 : 1, shape, "[heads_q] or [batch, heads_q]");
+    const bool per_batch = view.rank == 2;
+    check_tensor(name, view, DType::float32, per_batch ? 2 : 1, {per_batch ? problem.batch : heads, heads, 0, 0}, like);
 }
 
 void check_scale(const char* name, const Problem& problem, const ConstTensorView& scale, std::int64_t heads)
@@ -121,9 +122,7 @@ void check_scale(const char* name, const Problem& problem, const ConstTensorView
         throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", name,
                                 name_of(problem.dtype)));
     }
-    const bool per_batch = scale.rank == 2;
-    check_tensor(name, scale, DType::float32, per_batch ? 2 : 1, {per_batch ? problem.batch : heads, heads, 0, 0},
-                 "[heads] or [batch, heads]");
+    check_per_head(name, problem, scale, heads, "[heads] or [batch, heads]");
 }
 
 void check_bias(const Problem& problem, const ConstTensorView& bias)
@@ -208,7 +207,7 @@ void apply_options(Problem& problem, const Options& options)
         apply_packing(problem, options);
     }
     if (options.alibi_slopes) {
-        check_alibi(problem, options.alibi_slopes);
+        check_per_head("alibi_slopes", problem, options.alibi_slopes, problem.heads_q, "[heads_q] or [batch, heads_q]");
     }
     if (options.bias) {
         check_bias(problem, options.bias);

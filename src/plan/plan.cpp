@@ -433,7 +433,7 @@ void name_machines(Plan& plan)
 offload::Element kernel_element(DType dtype)
 {
     switch (dtype) {
-    case DType::float8_e4m3: // of o: kernels that take nothing else have no need to be told
+    case DType::float8_e4m3: // what o is: the kernel of 8-bit inputs takes no others
     case DType::bfloat16:
         return offload::Element::bfloat16;
     case DType::float16:

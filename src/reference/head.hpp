@@ -76,13 +76,14 @@ struct Head {
                (!padding || read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0);
     }
 
-    [[nodiscard]] double alibi_slope() const
+    /// Of a tensor [heads] or [batch, heads].
+    [[nodiscard]] double of_head(const ConstTensorView& view, std::int64_t head) const
     {
-        const ConstTensorView& slopes = problem.alibi_slopes;
-        const std::int64_t at = slopes.rank == 1 ? index * slopes.strides[0]
-                                                 : sequence.batch * slopes.strides[0] + index * slopes.strides[1];
-        return read_element(slopes, at);
+        return read_element(view, view.rank == 1 ? head * view.strides[0]
+                                                 : sequence.batch * view.strides[0] + head * view.strides[1]);
     }
+
+    [[nodiscard]] double alibi_slope() const { return of_head(problem.alibi_slopes, index); }
 
     /// What ALiBi adds: −slope·|i + Δ − j|.
     [[nodiscard]] double alibi(double slope, std::int64_t i, std::int64_t j) const
@@ -96,15 +97,10 @@ struct Head {
         return read_element(problem.bias, sequence.batch * b + index * h + i * row + j * column);
     }
 
-    /// The factor of this head's q, or of its k or v: 1 where there are no scales.
-    [[nodiscard]] double scale(const ConstTensorView& scales, bool of_keys) const
+    /// The factor of q, k or v: 1 where there are no scales.
+    [[nodiscard]] double scale(const ConstTensorView& scales, std::int64_t head) const
     {
-        if (!scales) {
-            return 1.0;
-        }
-        const std::int64_t head = of_keys ? kv_index() : index;
-        return read_element(scales, scales.rank == 1 ? head * scales.strides[0]
-                                                     : sequence.batch * scales.strides[0] + head * scales.strides[1]);
+        return scales ? of_head(scales, head) : 1.0;
     }
 
     [[nodiscard]] double sink() const { return read_element(problem.sink, index * problem.sink.strides[0]); }

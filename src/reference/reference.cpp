@@ -51,11 +51,11 @@ struct Inputs {
         const Problem& problem = head.problem;
         const Sequence& sequence = head.sequence;
         q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index,
-                    head.scale(problem.q_scale, false));
+                    head.scale(problem.q_scale, head.index));
         k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
-                    head.scale(problem.k_scale, true));
+                    head.scale(problem.k_scale, head.kv_index()));
         v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
-                    head.scale(problem.v_scale, true));
+                    head.scale(problem.v_scale, head.kv_index()));
         if (problem.dout) {
             dout = load<A>(problem.dout, sequence.batch, sequence.first_q, sequence.length_q, head.index);
         }
