@@ -13,8 +13,8 @@
 #pragma once
 
 #include "backward_items.cuh"
+#include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
-#include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
 
@@ -63,19 +63,12 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
         }
     };
     for (;;) {
-        memory.items.empty[place.index].wait(place.parity ^ 1U);
-        BackwardItem<Shape>& item = memory.items.item[place.index];
-        const int index = draw_item(scratch.counters, schedule.items());
-        if (index < 0) {
-            item.j0 = -1;
-        } else {
-            item.set(p, schedule, index);
-        }
-        memory.items.full[place.index].arrive();
-        place.advance();
-        if (index < 0) {
+        const auto* const next =
+            memory.items.publish(place, p, schedule, [&] { return draw_item(scratch.counters, schedule.items()); });
+        if (next == nullptr) {
             return;
         }
+        const BackwardItem<Shape>& item = *next;
         const int steps = item.steps();
         memory.kv_empty.wait(kv_parity);
         kv_parity ^= 1U;
@@ -163,16 +156,7 @@ public:
 
     __device__ __forceinline__ void run(const Schedule& schedule)
     {
-        for (RingPlace<2> place;; place.advance()) {
-            memory_.items.full[place.index].wait(place.parity);
-            const BackwardItem<Shape>& item = memory_.items.item[place.index];
-            if (item.j0 < 0) {
-                return;
-            }
-            attend(item);
-            __syncwarp();
-            at_.release(memory_.items.empty[place.index]);
-        }
+        memory_.items.for_each(at_, [this](const auto& item) { attend(item); });
     }
 
 private:
@@ -236,7 +220,7 @@ private:
         memory_.q_full[q_.index].wait(q_.parity);
         clear_rest(memory_.q[q_.index], i0);
         fence_products();
-        issue_scores(s, memory_.k, memory_.q[q_.index]);
+        issue_scores<Math, block_n, depth>(s, memory_.k, 64 * group_, memory_.q[q_.index]);
         commit_products();
         wait_products<0>();
         pin(s);
@@ -246,7 +230,7 @@ private:
             memory_.dout_full[stage].wait(q_.parity);
             clear_rest(memory_.dout[stage], i0);
             fence_products();
-            issue_scores(dp, memory_.v, memory_.dout[stage]);
+            issue_scores<Math, block_n, depth>(dp, memory_.v, 64 * group_, memory_.dout[stage]);
             commit_products();
             probabilities(s, memory_.lse[stage], factor, i0, interior, first_query, queries);
             std::uint32_t p[block_m / 16][4];
@@ -265,7 +249,7 @@ private:
             std::uint32_t ds[block_m / 16][4];
             round<Math>(dp, ds);
             fence_products();
-            issue_sums(dv, p, memory_.dout[stage]);
+            issue_sums<Math>(dv, p, memory_.dout[stage]);
             commit_products();
             unsigned char* const shared_ds = memory_.ds[ds_buffer_];
             ds_buffer_ ^= 1;
@@ -279,7 +263,7 @@ private:
             issue_dq(dq, shared_ds);
             commit_products();
             fence_products();
-            issue_sums(dk, ds, memory_.q[stage]);
+            issue_sums<Math>(dk, ds, memory_.q[stage]);
             commit_products();
             wait_products<1>();
             pin(dq);
@@ -295,7 +279,7 @@ private:
                 clear_rest(memory_.q[next.index], i_next);
             }
             fence_products();
-            issue_scores(s, memory_.k, memory_.q[is_last ? stage : next.index]);
+            issue_scores<Math, block_n, depth>(s, memory_.k, 64 * group_, memory_.q[is_last ? stage : next.index]);
             commit_products();
             wait_products<0>(); // dk and the next s
             pin(s);
@@ -321,32 +305,6 @@ private:
         publish_shared();
         __syncwarp();
         at_.release(memory_.dq_full);
-    }
-
-    /// Transposed scores: the group's rows of k, or of v, times the rows of q, or of dO.
-    __device__ __forceinline__ void issue_scores(float (&s)[scores], const unsigned char* keys,
-                                                 const unsigned char* queries)
-    {
-        const std::uint64_t left = matrix_descriptor(shared_address(keys) + group_ * 64 * 128, 0);
-        const std::uint64_t right = matrix_descriptor(shared_address(queries), 0);
-#pragma unroll
-        for (int step = 0; step < depth / 16; ++step) {
-            const int in_panel = step % 4 * 32;
-            multiply_add<Math, block_m, false, false>(s, left + (step / 4 * block_n * 128 + in_panel) / 16,
-                                                      right + (step / 4 * block_m * 128 + in_panel) / 16,
-                                                      step > 0 ? 1 : 0);
-        }
-    }
-
-    /// dv += pᵀ·dO, dk += dsᵀ·q
-    __device__ __forceinline__ void issue_sums(float (&sum)[sums], const std::uint32_t (&left)[block_m / 16][4],
-                                               const unsigned char* queries)
-    {
-        const std::uint64_t right = matrix_descriptor(shared_address(queries), block_m * 128);
-#pragma unroll
-        for (int step = 0; step < block_m / 16; ++step) {
-            multiply_add<Math, depth, true>(sum, left[step], right + step * 2048 / 16, 1);
-        }
     }
 
     /// A 64x64 part of dq = ds·k: of 64 queries, this group's half of the columns; of 128, its half of the rows.
@@ -426,9 +384,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     hopper_backward_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
                            const __grid_constant__ Schedule schedule, const __grid_constant__ BackwardScratch scratch)
 {
-    extern __shared__ unsigned char raw[];
-    const unsigned misaligned = shared_address(raw) % 1024;
-    auto& memory = *reinterpret_cast<BackwardMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    auto& memory = block_memory<BackwardMemory<Shape>>();
     if (threadIdx.x == 0) {
         constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         memory.kv_full.init(1);
@@ -445,7 +401,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         publish_barriers();
     }
     __syncthreads();
-    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)) - 1; // known to be a warp's
+    const int group = warpgroup() - 1;
     if (group < 0) {
         give_registers<24>();
         if (threadIdx.x == 0) {

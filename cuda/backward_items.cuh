@@ -32,6 +32,9 @@ struct BackwardItem {
     int q_start, k_start;          ///< first rows of the sequence when packed
     offload::Band band;
 
+    __device__ __forceinline__ bool is_end() const { return j0 < 0; }
+    __device__ __forceinline__ void set_end() { j0 = -1; }
+
     __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
     {
         const Schedule::Item item = schedule.item(index);

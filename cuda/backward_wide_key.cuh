@@ -7,8 +7,8 @@
 #pragma once
 
 #include "backward_items.cuh"
+#include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
-#include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
 
@@ -50,19 +50,12 @@ __device__ __forceinline__ void bring_wide_key(WideKeyMemory<Shape>& memory, con
     RingPlace<Shape::stages> at;
     unsigned parity = 1; // of places that are empty
     for (;;) {
-        memory.items.empty[place.index].wait(place.parity ^ 1U);
-        BackwardItem<Shape>& item = memory.items.item[place.index];
-        const int index = draw_item(scratch.counters + 1, schedule.items());
-        if (index < 0) {
-            item.j0 = -1;
-        } else {
-            item.set(p, schedule, index);
-        }
-        memory.items.full[place.index].arrive();
-        place.advance();
-        if (index < 0) {
+        const auto* const next =
+            memory.items.publish(place, p, schedule, [&] { return draw_item(scratch.counters + 1, schedule.items()); });
+        if (next == nullptr) {
             return;
         }
+        const BackwardItem<Shape>& item = *next;
         const int batch = p.q.is_packed ? 0 : item.batch;
         const int key = item.k_start + item.j0;
         const int steps = item.steps();
@@ -126,22 +119,6 @@ protected:
     using Scores = float[scores];
     using Operand = std::uint32_t[block_m / 16][4];
 
-    /// Calls attend(item) for one item after another.
-    template <class Attend>
-    __device__ __forceinline__ void for_items(const Attend& attend)
-    {
-        for (RingPlace<2> place;; place.advance()) {
-            memory_.items.full[place.index].wait(place.parity);
-            const BackwardItem<Shape>& item = memory_.items.item[place.index];
-            if (item.j0 < 0) {
-                return;
-            }
-            attend(item);
-            __syncwarp();
-            at_.release(memory_.items.empty[place.index]);
-        }
-    }
-
     /// Waits for a query block's rows. 0 times what is not a number, and another sequence's, would be none.
     template <int panels>
     __device__ __forceinline__ void wait_rows(Barrier& full, unsigned parity, unsigned char* rows, int i0, int q_len,
@@ -150,32 +127,6 @@ protected:
         full.wait(parity);
         if (p_.q.is_packed && i0 + block_m > q_len) {
             clear_rows<block_m, panels>(rows, q_len - i0, own_threads);
-        }
-    }
-
-    /// Transposed scores: the rows of k, or of v, times those of q, or of dO.
-    template <int depth>
-    __device__ __forceinline__ void issue_scores(Scores& s, const unsigned char* keys, const unsigned char* queries)
-    {
-        const std::uint64_t left = matrix_descriptor(shared_address(keys), 0);
-        const std::uint64_t right = matrix_descriptor(shared_address(queries), 0);
-#pragma unroll
-        for (int step = 0; step < depth / 16; ++step) {
-            const int in_panel = step % 4 * 32;
-            multiply_add<Math, block_m, false, false>(s, left + (step / 4 * block_n * 128 + in_panel) / 16,
-                                                      right + (step / 4 * block_m * 128 + in_panel) / 16,
-                                                      step > 0 ? 1 : 0);
-        }
-    }
-
-    /// dv += pᵀ·dO, dk += dsᵀ·q
-    template <int sums>
-    __device__ __forceinline__ void issue_sums(float (&sum)[sums], const Operand& left, const unsigned char* queries)
-    {
-        const std::uint64_t right = matrix_descriptor(shared_address(queries), block_m * 128);
-#pragma unroll
-        for (int step = 0; step < block_m / 16; ++step) {
-            multiply_add<Math, 2 * sums, true>(sum, left[step], right + step * 2048 / 16, 1);
         }
     }
 
@@ -214,7 +165,7 @@ public:
 
     __device__ __forceinline__ void run()
     {
-        this->for_items([this](const BackwardItem<Shape>& item) { attend(item); });
+        memory_.items.for_each(at_, [this](const auto& item) { attend(item); });
     }
 
 private:
@@ -271,7 +222,7 @@ private:
         parity_ ^= 1U;
         memory_.q_full[q_.index].wait(q_.parity); // hidden rows are -inf in s, whatever they are here
         fence_products();
-        this->template issue_scores<Shape::depth>(s, memory_.k, memory_.q[q_.index]);
+        issue_scores<Math, Shape::block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
         commit_products();
         wait_products<0>();
         pin(s);
@@ -281,12 +232,12 @@ private:
         for (int step = 1; step < steps; ++step) {
             wait_dout();
             fence_products();
-            this->issue_sums(dv, p, memory_.dout[dout_.index]);
+            issue_sums<Math>(dv, p, memory_.dout[dout_.index]);
             commit_products();
             rows.advance();
             memory_.q_full[q_.index].wait(q_.parity);
             fence_products();
-            this->template issue_scores<Shape::depth>(s, memory_.k, memory_.q[q_.index]);
+            issue_scores<Math, Shape::block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
             commit_products();
             wait_products<1>();
             at_.release(memory_.dout_empty[dout_.index]);
@@ -298,7 +249,7 @@ private:
         }
         wait_dout();
         fence_products();
-        this->issue_sums(dv, p, memory_.dout[dout_.index]);
+        issue_sums<Math>(dv, p, memory_.dout[dout_.index]);
         commit_products();
         wait_products<0>();
         pin(dv);
@@ -347,7 +298,7 @@ public:
 
     __device__ __forceinline__ void run()
     {
-        this->for_items([this](const BackwardItem<Shape>& item) { attend(item); });
+        memory_.items.for_each(at_, [this](const auto& item) { attend(item); });
     }
 
 private:
@@ -388,7 +339,7 @@ private:
         parity_ ^= 1U;
         wait_dout();
         fence_products();
-        this->template issue_scores<Shape::depth_v>(dp, memory_.v, memory_.dout[dout_.index]);
+        issue_scores<Math, Shape::block_n, Shape::depth_v>(dp, memory_.v, 0, memory_.dout[dout_.index]);
         commit_products();
         wait_products<0>();
         pin(dp);
@@ -398,12 +349,12 @@ private:
         for (int step = 1; step < steps; ++step) {
             wait_q();
             fence_products();
-            this->issue_sums(dk, ds, memory_.q[q_.index]);
+            issue_sums<Math>(dk, ds, memory_.q[q_.index]);
             commit_products();
             rows.advance();
             wait_dout();
             fence_products();
-            this->template issue_scores<Shape::depth_v>(dp, memory_.v, memory_.dout[dout_.index]);
+            issue_scores<Math, Shape::block_n, Shape::depth_v>(dp, memory_.v, 0, memory_.dout[dout_.index]);
             commit_products();
             wait_products<1>();
             at_.release(memory_.q_empty[q_.index]);
@@ -415,7 +366,7 @@ private:
         }
         wait_q();
         fence_products();
-        this->issue_sums(dk, ds, memory_.q[q_.index]);
+        issue_sums<Math>(dk, ds, memory_.q[q_.index]);
         commit_products();
         wait_products<0>();
         pin(dk);
@@ -451,9 +402,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     wide_key_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
                     const __grid_constant__ Schedule schedule, const __grid_constant__ BackwardScratch scratch)
 {
-    extern __shared__ unsigned char raw[];
-    const unsigned misaligned = shared_address(raw) % 1024;
-    auto& memory = *reinterpret_cast<WideKeyMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    auto& memory = block_memory<WideKeyMemory<Shape>>();
     if (threadIdx.x == 0) {
         constexpr unsigned readers = 4 * Lane::speakers; // of a group
         memory.k_full.init(1);
@@ -472,7 +421,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         publish_barriers();
     }
     __syncthreads();
-    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)); // known to be a warp's
+    const int group = warpgroup();
     if (group == 0) {
         give_registers<24>();
         if (threadIdx.x == 0) {

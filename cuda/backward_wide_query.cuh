@@ -8,8 +8,8 @@
 #pragma once
 
 #include "backward_items.cuh"
+#include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
-#include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
 
@@ -48,19 +48,12 @@ __device__ __forceinline__ void bring_wide_query(WideQueryMemory<Shape>& memory,
     RingPlace<Shape::v_stages> v;
     unsigned parity = 1; // of places that are empty
     for (;;) {
-        memory.items.empty[place.index].wait(place.parity ^ 1U);
-        QueryItem<Shape>& item = memory.items.item[place.index];
-        const int index = draw_item(counter, schedule.items());
-        if (index < 0) {
-            item.i0 = -1;
-        } else {
-            item.set(p, schedule, index);
-        }
-        memory.items.full[place.index].arrive();
-        place.advance();
-        if (index < 0) {
+        const auto* const next =
+            memory.items.publish(place, p, schedule, [&] { return draw_item(counter, schedule.items()); });
+        if (next == nullptr) {
             return;
         }
+        const QueryItem<Shape>& item = *next;
         const int batch_q = p.q.is_packed ? 0 : item.batch;
         const int batch_k = p.k.is_packed ? 0 : item.batch;
         const int query = item.q_start + item.i0;
@@ -102,16 +95,7 @@ public:
 
     __device__ __forceinline__ void run()
     {
-        for (RingPlace<2> place;; place.advance()) {
-            memory_.items.full[place.index].wait(place.parity);
-            const QueryItem<Shape>& item = memory_.items.item[place.index];
-            if (item.i0 < 0) {
-                return;
-            }
-            attend(item);
-            __syncwarp();
-            at_.release(memory_.items.empty[place.index]);
-        }
+        memory_.items.for_each(at_, [this](const auto& item) { attend(item); });
     }
 
 private:
@@ -167,11 +151,11 @@ private:
                 clear_rows<block_n, Shape::panels_v>(memory_.v[v_.index], k_len - j0, own_threads());
             }
             fence_products();
-            issue_scores<Shape::depth>(s, memory_.q, memory_.k[k_.index]);
+            issue_scores<Math, block_m, Shape::depth>(s, memory_.q, 64 * group_, memory_.k[k_.index]);
             commit_products();
             memory_.v_full[v_.index].wait(v_.parity);
             fence_products();
-            issue_scores<Shape::depth_v>(dp, memory_.dout, memory_.v[v_.index]);
+            issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout, 64 * group_, memory_.v[v_.index]);
             commit_products();
             wait_products<1>();
             pin(s);
@@ -198,7 +182,7 @@ private:
             std::uint32_t ds[block_n / 16][4];
             round<Math>(dp, ds);
             fence_products();
-            issue_sums(dq, ds, memory_.k[k_.index]);
+            issue_sums<Math>(dq, ds, memory_.k[k_.index]);
             commit_products();
             wait_products<0>();
             at_.release(memory_.k_empty[k_.index]);
@@ -206,33 +190,6 @@ private:
         }
         pin(dq);
         at_.release(memory_.dout_empty);
-    }
-
-    /// The group's rows of q, or of dO, times those of k, or of v.
-    template <int depth>
-    __device__ __forceinline__ void issue_scores(float (&s)[scores], const unsigned char* queries,
-                                                 const unsigned char* keys)
-    {
-        const std::uint64_t left = matrix_descriptor(shared_address(queries) + group_ * 64 * 128, 0);
-        const std::uint64_t right = matrix_descriptor(shared_address(keys), 0);
-#pragma unroll
-        for (int step = 0; step < depth / 16; ++step) {
-            const int in_panel = step % 4 * 32;
-            multiply_add<Math, block_n, false, false>(s, left + (step / 4 * block_m * 128 + in_panel) / 16,
-                                                      right + (step / 4 * block_n * 128 + in_panel) / 16,
-                                                      step > 0 ? 1 : 0);
-        }
-    }
-
-    /// dq += ds·k
-    __device__ __forceinline__ void issue_sums(float (&dq)[sums], const std::uint32_t (&ds)[block_n / 16][4],
-                                               const unsigned char* keys)
-    {
-        const std::uint64_t right = matrix_descriptor(shared_address(keys), block_n * 128);
-#pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) {
-            multiply_add<Math, Shape::depth, true>(dq, ds[step], right + step * 2048 / 16, 1);
-        }
     }
 
     /// -inf where the masks hide a key.
@@ -316,9 +273,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     wide_query_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
                       const __grid_constant__ Schedule schedule, const __grid_constant__ BackwardScratch scratch)
 {
-    extern __shared__ unsigned char raw[];
-    const unsigned misaligned = shared_address(raw) % 1024;
-    auto& memory = *reinterpret_cast<WideQueryMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    auto& memory = block_memory<WideQueryMemory<Shape>>();
     if (threadIdx.x == 0) {
         constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         memory.q_full.init(1);
@@ -337,7 +292,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         publish_barriers();
     }
     __syncthreads();
-    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)) - 1; // known to be a warp's
+    const int group = warpgroup() - 1;
     if (group < 0) {
         give_registers<24>();
         if (threadIdx.x == 0) {

@@ -9,8 +9,8 @@
 
 #include "hopper_items.cuh"
 #include "tile/float8.cuh"
+#include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
-#include "tile/wgmma.cuh"
 
 namespace flashomp::cuda {
 
@@ -63,22 +63,16 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
     RingPlace<Shape::q_stages> q;
     RingPlace<Shape::stages> at;
     for (bool is_first = true;; is_first = false) {
-        memory.items.empty[place.index].wait(place.parity ^ 1U);
-        QueryItem<Shape>& item = memory.items.item[place.index];
-        int index = static_cast<int>(blockIdx.x);
-        if (!is_first) {
-            index = counter == nullptr ? -1 : draw_item(counter, schedule.items(), gridDim.x);
-        }
-        if (index < 0) {
-            item.i0 = -1;
-        } else {
-            item.set(p, schedule, index);
-        }
-        memory.items.full[place.index].arrive();
-        place.advance();
-        if (index < 0) {
+        const auto* const next = memory.items.publish(place, p, schedule, [&] {
+            if (is_first) {
+                return static_cast<int>(blockIdx.x);
+            }
+            return counter == nullptr ? -1 : draw_item(counter, schedule.items(), gridDim.x);
+        });
+        if (next == nullptr) {
             return;
         }
+        const QueryItem<Shape>& item = *next;
         const int blocks = item.blocks;
         if (blocks == 0) {
             continue;
@@ -133,16 +127,7 @@ public:
         if (group_ == Shape::groups - 1) {
             pass_turn(); // the first group begins
         }
-        for (RingPlace<2> place;; place.advance()) {
-            memory_.items.full[place.index].wait(place.parity);
-            const QueryItem<Shape>& item = memory_.items.item[place.index];
-            if (item.i0 < 0) {
-                return;
-            }
-            attend(item);
-            __syncwarp();
-            at_.release(memory_.items.empty[place.index]);
-        }
+        memory_.items.for_each(at_, [this](const auto& item) { attend(item); });
     }
 
 private:
@@ -191,7 +176,7 @@ private:
         memory_.q_full[q_.index].wait(q_.parity);
         memory_.k_full[k_.index].wait(k_.parity);
         fence_products();
-        issue_scores(s, k_.index);
+        issue_keys(s, k_.index);
         commit_products();
         wait_products<0>();
         pin(s);
@@ -211,11 +196,11 @@ private:
             memory_.k_full[k_.index].wait(k_.parity);
             take_turn();
             fence_products();
-            issue_scores(s, k_.index);
+            issue_keys(s, k_.index);
             commit_products();
             memory_.v_full[v_.index].wait(v_.parity);
             fence_products();
-            issue_sums(o, p, v_.index);
+            issue_values(o, p, v_.index);
             commit_products();
             pass_turn();
             wait_products<1>();
@@ -238,7 +223,7 @@ private:
         }
         memory_.v_full[v_.index].wait(v_.parity);
         fence_products();
-        issue_sums(o, p, v_.index);
+        issue_values(o, p, v_.index);
         commit_products();
         wait_products<0>();
         pin(o);
@@ -247,29 +232,22 @@ private:
     }
 
     /// s = q·kᵀ
-    __device__ __forceinline__ void issue_scores(float (&s)[scores], int stage)
+    __device__ __forceinline__ void issue_keys(float (&s)[scores], int stage)
     {
-        const std::uint64_t left = matrix_descriptor(shared_address(memory_.q[q_.index]) + group_ * 64 * 128, 0);
-        const std::uint64_t right = matrix_descriptor(shared_address(memory_.k[stage]), 0);
-#pragma unroll
-        for (int step = 0; step < Shape::depth * Shape::bytes / 32; ++step) {
-            const int in_panel = step % 4 * 32;
-            multiply_add<Math, block_n, false, false>(s, left + (step / 4 * Shape::block_m * 128 + in_panel) / 16,
-                                                      right + (step / 4 * block_n * 128 + in_panel) / 16,
-                                                      step > 0 ? 1 : 0);
-        }
+        issue_scores<Math, Shape::block_m, Shape::depth>(s, memory_.q[q_.index], 64 * group_, memory_.k[stage]);
     }
 
     /// o += p·v
-    __device__ __forceinline__ void issue_sums(float (&o)[sums], const std::uint32_t (&p)[steps][4], int stage)
+    __device__ __forceinline__ void issue_values(float (&o)[sums], const std::uint32_t (&p)[steps][4], int stage)
     {
-        constexpr bool is_transposed = Shape::bytes == 1; // in memory
-        const std::uint64_t right =
-            matrix_descriptor(shared_address(memory_.v[stage]), is_transposed ? 0 : block_n * 128);
+        if constexpr (Shape::bytes == 2) {
+            issue_sums<Math>(o, p, memory_.v[stage]);
+        } else { // transposed in memory
+            const std::uint64_t right = matrix_descriptor(shared_address(memory_.v[stage]), 0);
 #pragma unroll
-        for (int step = 0; step < steps; ++step) {
-            multiply_add<Math, Shape::depth_v, !is_transposed>(o, p[step],
-                                                               right + step * (is_transposed ? 32 : 2048) / 16, 1);
+            for (int step = 0; step < steps; ++step) {
+                multiply_add<Math, Shape::depth_v, false>(o, p[step], right + step * 32 / 16, 1);
+            }
         }
     }
 
@@ -402,9 +380,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                           const __grid_constant__ Schedule schedule, unsigned* counter,
                           const __grid_constant__ typename ForwardGroup<Shape>::Scales scales)
 {
-    extern __shared__ unsigned char raw[];
-    const unsigned misaligned = shared_address(raw) % 1024;
-    auto& memory = *reinterpret_cast<ForwardMemory<Shape>*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+    auto& memory = block_memory<ForwardMemory<Shape>>();
     if (threadIdx.x == 0) {
         constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         for (int i = 0; i < Shape::q_stages; ++i) {
@@ -421,7 +397,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         publish_barriers();
     }
     __syncthreads();
-    const int group = static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0)) - 1; // known to be a warp's
+    const int group = warpgroup() - 1;
     if (group < 0) {
         give_registers<Shape::copying_registers>();
         if (threadIdx.x == 0) {

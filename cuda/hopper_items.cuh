@@ -45,6 +45,9 @@ struct Schedule {
 /// A query block of one head, and the keys that it sees.
 template <class Shape>
 struct QueryItem {
+    __device__ __forceinline__ bool is_end() const { return i0 < 0; }
+    __device__ __forceinline__ void set_end() { i0 = -1; }
+
     int batch, head, head_kv, i0; ///< i0 < 0: there are no more
     int q_start, k_start;         ///< first rows of the sequence when packed
     int blocks, keys_begin;       ///< of keys, from a multiple of block_n on
@@ -75,8 +78,42 @@ struct QueryItem {
 template <class Item>
 struct ItemSlots {
     static constexpr int places = 2;
+    using Place = RingPlace<places>;
     Barrier full[places], empty[places];
     Item item[places];
+
+    /// The copying thread: publishes the item of number draw(). Null: that there are no more.
+    template <class Draw>
+    __device__ __forceinline__ Item* publish(Place& place, const Params& p, const Schedule& schedule, const Draw& draw)
+    {
+        empty[place.index].wait(place.parity ^ 1U);
+        Item& next = item[place.index];
+        const int index = draw();
+        if (index < 0) {
+            next.set_end();
+        } else {
+            next.set(p, schedule, index);
+        }
+        full[place.index].arrive();
+        place.advance();
+        return index < 0 ? nullptr : &next;
+    }
+
+    /// A reader: calls f(item) for one after another.
+    template <class Reader, class F>
+    __device__ __forceinline__ void for_each(const Reader& at, const F& f)
+    {
+        for (Place place;; place.advance()) {
+            full[place.index].wait(place.parity);
+            const Item& next = item[place.index];
+            if (next.is_end()) {
+                return;
+            }
+            f(next);
+            __syncwarp();
+            at.release(empty[place.index]);
+        }
+    }
 
     __device__ __forceinline__ void init(unsigned readers)
     {
@@ -93,6 +130,21 @@ __device__ __forceinline__ int draw_item(unsigned* counter, int items, unsigned 
 {
     const unsigned drawn = first + atomicAdd(counter, 1U);
     return drawn < static_cast<unsigned>(items) ? static_cast<int>(drawn) : -1;
+}
+
+/// The memory of a thread block, from where it is aligned on.
+template <class Memory>
+__device__ __forceinline__ Memory& block_memory()
+{
+    extern __shared__ unsigned char raw[];
+    const unsigned misaligned = shared_address(raw) % 1024;
+    return *reinterpret_cast<Memory*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+}
+
+/// The number of the thread's warpgroup, which is known to be the same for all its warp.
+__device__ __forceinline__ int warpgroup()
+{
+    return static_cast<int>(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 128, 0));
 }
 
 } // namespace flashomp::cuda
