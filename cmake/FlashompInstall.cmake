@@ -3,8 +3,9 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS flashomp EXPORT flashompTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(TARGET flashomp_hopper)
-    install(TARGETS flashomp_hopper LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
+get_property(kernel_libraries GLOBAL PROPERTY flashomp_kernel_libraries)
+if(kernel_libraries)
+    install(TARGETS ${kernel_libraries} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 endif()
 install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -31,6 +31,7 @@ struct TensorConfig {
         stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
         warps = shape_of(pass, head_depth, is_modified).warps,
         in_registers = shape_of(pass, head_depth, is_modified).in_registers,
+        places = shape_of(pass, head_depth, is_modified).places,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
     };

@@ -45,8 +45,9 @@ int run_operands(const offload::Params& params, const offload::Launch& launch, v
 
 int run_tensor(const offload::Params& params, const offload::Launch& launch, void* stream)
 {
-    return operands_of(params.element) == Operands::tf32 ? run_operands<Operands::tf32>(params, launch, stream)
-                                                         : run_operands<Operands::bits16>(params, launch, stream);
+    return offload::operands_of(params.element) == Operands::tf32
+               ? run_operands<Operands::tf32>(params, launch, stream)
+               : run_operands<Operands::bits16>(params, launch, stream);
 }
 
 } // namespace flashomp::cuda

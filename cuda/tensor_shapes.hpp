@@ -6,6 +6,7 @@
 
 namespace flashomp::cuda {
 
+using offload::Operands;
 using offload::Pass;
 using offload::TensorShape;
 
@@ -13,14 +14,6 @@ using offload::TensorShape;
 constexpr bool sums_apart(Pass pass, int depth)
 {
     return pass == Pass::backward_key && depth == 256;
-}
-
-/// What a tile's operands are multiplied as.
-enum class Operands { bits16, tf32 };
-
-constexpr Operands operands_of(offload::Element element)
-{
-    return element == offload::Element::float32 ? Operands::tf32 : Operands::bits16;
 }
 
 /// kernel_shape() of float32. Elements take twice the memory, so that more of what is there is resident blocks', and
@@ -44,7 +37,7 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
     case Pass::backward_sink:
         break;
     }
-    return {0, 0, 0};
+    return {};
 }
 
 /// depth: 64, 128 or 256; modified: has_modifications(); fragments == 0: there is no kernel. Where accumulators and
@@ -53,7 +46,7 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
 constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool modified)
 {
     if (operands == Operands::tf32) {
-        return tf32_shape(pass, depth);
+        return cuda::tf32_shape(pass, depth);
     }
     switch (pass) {
     case Pass::forward:
@@ -70,20 +63,13 @@ constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool
     case Pass::backward_sink:
         break;
     }
-    return {0, 0, 0};
+    return {};
 }
 
-/// Shared memory of a block: two stages of two streamed blocks, what is resident and not in registers, and two stages
-/// of the three row statistics that the dK/dV pass streams.
+/// Shared memory of a block.
 constexpr int tensor_shared_bytes(Operands operands, Pass pass, int depth, bool modified)
 {
-    const TensorShape shape = kernel_shape(operands, pass, depth, modified);
-    const int element_bytes = operands == Operands::tf32 ? 4 : 2;
-    const int residents = pass == Pass::forward ? 1 : 2;
-    const int in_memory = residents > shape.in_registers ? residents - shape.in_registers : 0;
-    const int statistics = pass == Pass::backward_key ? 3 : 0;
-    return element_bytes * depth * (2 * 2 * shape.stream_rows + in_memory * shape.resident_rows()) +
-           2 * 4 * shape.stream_rows * statistics;
+    return offload::tensor_bytes(kernel_shape(operands, pass, depth, modified), operands, pass, depth);
 }
 
 } // namespace flashomp::cuda

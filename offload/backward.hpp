@@ -251,7 +251,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     auto k = tile.resident(p.head_dim);
     [[maybe_unused]] auto v = has_keys ? tile.resident(p.head_dim_v) : typename Machine::Resident{};
     auto q = tile.stream(p.q, p.head_dim, has_keys ? StreamUse::both : StreamUse::scores);
-    auto dout = tile.stream(p.dout, p.head_dim_v, StreamUse::both);
+    auto dout = tile.stream(p.dout, p.head_dim_v, has_values ? StreamUse::both : StreamUse::scores);
     auto pr = tile.scores(modified || !has_keys ? ScoreUse::values : ScoreUse::exponents);
     [[maybe_unused]] auto ds = tile.scores();
     [[maybe_unused]] auto dk = tile.accumulator(p.head_dim);

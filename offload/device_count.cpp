@@ -21,7 +21,7 @@ int device_count()
     static const int count = [] {
         int found = 0;
         // A build without GPU code asks nobody: where OMP_TARGET_OFFLOAD is MANDATORY, libgomp would end the process.
-        while (has_tensor_machine() && found < omp_get_num_devices() && device_answers(found)) {
+        while (has_gpu_code() && found < omp_get_num_devices() && device_answers(found)) {
             ++found;
         }
         return found;

@@ -67,11 +67,15 @@ const HostIsa& isa_for(const HostIsa& best, Element element);
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
 Ran run_plain(const Params& params, const Launch& launch);
 
-/// A pass on the tensor-core machine: bfloat16 and float16, on a device from sm_80 (what this library is built for).
+/// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
 Ran run_tensor(const Params& params, const Launch& launch);
 
-/// Whether this build has the tensor-core machine.
-bool has_tensor_machine();
+/// Whether this build has GPU code.
+bool has_gpu_code();
+
+/// Whether the tensor-core machine is there for tensors of an element type and depth (Launch). float32 and depths
+/// beyond 128 are libraries of their own, opened when they are first run.
+bool has_tensor_machine(Element element, int depth);
 
 /// A pass on the tensor-core machine with Hopper's warpgroup products. Only after load_hopper_machine() was true.
 Ran run_hopper(const Params& params, const Launch& launch);

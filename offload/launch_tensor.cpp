@@ -1,5 +1,6 @@
-// The passes on the tensor-core machine, one target region a pass like launch_plain.cpp. Compiled once for every
-// depth, FLASHOMP_TENSOR_DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with the warpgroups' (1).
+// The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
+// of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
+// the warpgroups' (1).
 #include "fell_back.hpp"
 #include "pass.hpp"
 #include "tensor_shapes.hpp"
@@ -8,17 +9,22 @@
 #include "tile/hopper.hpp"
 #else
 #include "tile/tensor.hpp"
+#include "tile/tf32.hpp"
 #endif
 
 #include <omp.h>
+#include <type_traits>
 
 namespace flashomp::offload {
 
 namespace {
 
+constexpr Operands operands = Operands::FLASHOMP_TENSOR_OPERANDS;
+
 constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
 {
-    return FLASHOMP_HOPPER != 0 ? hopper_shape(pass, depth, modified) : tensor_shape(pass, depth, modified);
+    return FLASHOMP_HOPPER != 0 ? hopper_shape(operands, pass, depth, modified)
+                                : tensor_shape(operands, pass, depth, modified);
 }
 
 template <int head_depth, class M, Pass pass, bool is_modified>
@@ -30,6 +36,7 @@ struct TensorConfig {
         stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
         warps = shape_of(pass, head_depth, is_modified).warps,
         in_registers = shape_of(pass, head_depth, is_modified).in_registers,
+        places = shape_of(pass, head_depth, is_modified).places,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
         accumulators = pass == Pass::backward_key ? 2 : 1,
@@ -39,6 +46,9 @@ struct TensorConfig {
         lead = shape_of(pass, head_depth, is_modified).lead,
         sums_lead = shape_of(pass, head_depth, is_modified).sums_lead,
     };
+    static_assert(FLASHOMP_HOPPER != 0 ||
+                  tensor_bytes(shape_of(pass, head_depth, is_modified), operands, pass, head_depth) + drawn_bytes <=
+                      team_memory_bytes);
 };
 
 #if FLASHOMP_HOPPER
@@ -46,10 +56,12 @@ template <int depth, class Math, Pass pass, bool modified>
 using Machine = HopperMachine<TensorConfig<depth, Math, pass, modified>>;
 #else
 template <int depth, class Math, Pass pass, bool modified>
-using Machine = TensorMachine<TensorConfig<depth, Math, pass, modified>>;
+using Machine = std::conditional_t<operands == Operands::tf32, Tf32Machine<TensorConfig<depth, Math, pass, modified>>,
+                                   TensorMachine<TensorConfig<depth, Math, pass, modified>>>;
 #endif
 
-static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, ptx::BFloat16Math, Pass::forward, false>>);
+using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
+static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
 
 } // namespace
 
@@ -59,7 +71,15 @@ template <int depth, Pass pass, bool modified, class Math>
 static __attribute__((noinline, noclone)) void run_one(const Params& params, float* memory, WorkItem work)
 {
     if (is_nvptx()) { // no such instructions on the host: plan() never sends it here
-        run_block<pass, modified>(Machine<depth, Math, pass, modified>(memory), params, work);
+        using OneMachine = Machine<depth, Math, pass, modified>;
+        if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
+            OneMachine values(memory);
+            backward_key_block<modified, KeySums::values>(values, params, work);
+            OneMachine keys(memory);
+            backward_key_block<modified, KeySums::keys>(keys, params, work);
+        } else {
+            run_block<pass, modified>(OneMachine(memory), params, work);
+        }
     }
 }
 
@@ -85,7 +105,7 @@ static void run_share(const Params& params, const Launch& launch, float* memory,
     }
     // Drawn one ahead, so that nobody waits for the counter; two places, so that a fast warp does not overwrite what a
     // slow one has yet to read.
-    std::int64_t* const drawn = reinterpret_cast<std::int64_t*>(memory) + team_memory_bytes / 8 - 2;
+    std::int64_t* const drawn = reinterpret_cast<std::int64_t*>(memory) + (team_memory_bytes - drawn_bytes) / 8;
     int place = 0;
     for (std::int64_t i = team; i < work.items;) {
         if (omp_get_thread_num() == 0) {
@@ -120,15 +140,19 @@ static Ran run_pass(const Params& params, const Launch& launch)
 }
 
 template <>
-Ran run_tensor_depth<FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& launch)
+Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& launch)
 {
     Ran ran;
     for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
         if constexpr (shape_of(pass, depth, modified).fragments > 0) {
-            ran = params.element == Element::bfloat16
-                      ? run_pass<depth, pass, modified, ptx::BFloat16Math>(params, launch)
-                      : run_pass<depth, pass, modified, ptx::Float16Math>(params, launch);
+            if constexpr (operands == Operands::tf32) {
+                ran = run_pass<depth, pass, modified, ptx::Tf32Math>(params, launch);
+            } else {
+                ran = params.element == Element::bfloat16
+                          ? run_pass<depth, pass, modified, ptx::BFloat16Math>(params, launch)
+                          : run_pass<depth, pass, modified, ptx::Float16Math>(params, launch);
+            }
         }
     });
     return ran;

@@ -37,7 +37,6 @@ public:
         sum_places = Config::sums_lead + 1,
         barriers = both_places + sum_places,
         asking_warps = Config::depth == 64 ? 1 : 2 + Config::copies_stats, ///< as many as were fastest
-        drawn_bytes = 16,                                                  ///< launch_tensor.cpp's
         bytes = 2 * Config::stream_rows * Config::depth *
                 (Config::accumulators == 2 ? 2 * both_places
                                            : score_places + (Config::sums_lead > 0 ? sum_places : both_places)),

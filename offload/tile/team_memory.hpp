@@ -27,6 +27,9 @@ namespace flashomp::offload {
 /// A multiprocessor gives a block 48 KB of static shared memory; libgomp keeps about 0.4 KB of it.
 inline constexpr int team_memory_bytes = 48640;
 
+/// At its end, on the tensor-core machines: two numbers of items that a crew has drawn.
+inline constexpr int drawn_bytes = 16;
+
 /// True in code for an NVIDIA device, false on the host; folds at compile time on both sides.
 FLASHOMP_INLINE bool is_nvptx()
 {

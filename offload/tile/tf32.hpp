@@ -25,13 +25,14 @@ class Tf32Machine : public TwoStages<WarpTile<Config, FloatRows>> {
     using Machine::columns, Machine::depth, Machine::fragments, Machine::row_slots, Machine::rows_in_warp;
     using Block = typename Machine::Block;
     enum : int {
-        score_parts = depth / 32,                ///< of a product along the depth: four steps each
-        scores_together = fragments > 1 ? 1 : 2, ///< score pieces of one fragment that are at work at a time
+        score_parts = depth / 32, ///< of a product along the depth: four steps each
+        /// score pieces of one fragment that are at work at a time
+        scores_together = fragments > 1 || columns == 8 ? 1 : (columns % 24 == 0 ? 3 : 2),
         sum_depth = columns < 32 ? columns : 32, ///< keys whose products are summed by tensor cores
         sum_parts = columns / sum_depth,
         sum_steps = sum_depth / 8,
     };
-    static_assert(columns / 8 % scores_together == 0 || columns == 8);
+    static_assert(columns / 8 % scores_together == 0);
     static_assert(Config::in_registers == 0, "resident blocks of float32 are read from memory every time");
 
 public:
@@ -51,7 +52,7 @@ public:
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)
     {
-        constexpr int together = columns == 8 ? 1 : static_cast<int>(scores_together);
+        constexpr int together = scores_together;
         const std::uint32_t base = stream.address + along_rows();
         Machine::clear(s);
         FLASHOMP_UNROLL(1) // all at once, what is read ahead would fill the registers
@@ -70,7 +71,7 @@ public:
             FLASHOMP_UNROLL(64)
             for (int n = 0; n < columns / 8; n += together) {
                 Right right[together][4];
-                FLASHOMP_UNROLL(2)
+                FLASHOMP_UNROLL(4)
                 for (int i = 0; i < together; ++i) {
                     FLASHOMP_UNROLL(2)
                     for (int pair = 0; pair < 2; ++pair) {
@@ -84,7 +85,7 @@ public:
                 for_products([&](Product product) FLASHOMP_LAMBDA {
                     FLASHOMP_UNROLL(4)
                     for (int k = 0; k < 4; ++k) {
-                        FLASHOMP_UNROLL(2)
+                        FLASHOMP_UNROLL(4)
                         for (int i = 0; i < together; ++i) {
                             FLASHOMP_UNROLL(8)
                             for (int m = 0; m < fragments; ++m) {
@@ -93,7 +94,7 @@ public:
                         }
                     }
                 });
-                FLASHOMP_UNROLL(2)
+                FLASHOMP_UNROLL(4)
                 for (int i = 0; i < together; ++i) {
                     FLASHOMP_UNROLL(8)
                     for (int m = 0; m < fragments; ++m) {

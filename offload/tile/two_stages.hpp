@@ -1,5 +1,7 @@
 // Streamed blocks in two stages of team memory, the next one arriving by cp.async while the crew works on this one, at
-// the price of one barrier a block.
+// the price of one barrier a block. Where memory has no place for that, what serves the scores alone has one place and
+// arrives while the sums are computed, what serves the sums alone arrives while the scores are, and there are two
+// barriers a block.
 #pragma once
 
 #include "tile/warp_tile.hpp"
@@ -12,7 +14,7 @@ namespace flashomp::offload {
 template <class Tile>
 class TwoStages : public Tile {
 public:
-    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::in_turns, Tile::threads;
     using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
         typename Tile::StreamBlock;
     using Accumulator = typename Tile::WarpAccumulator;
@@ -20,7 +22,8 @@ public:
 
     struct Stream {
         std::uint32_t address;
-        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const { return {address + stage * block_bytes}; }
+        int stage_bytes; ///< a constant once all is inlined
+        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const { return {address + stage * stage_bytes}; }
     };
     struct ColumnStats {
         std::uint32_t address;
@@ -29,7 +32,11 @@ public:
 
     using Tile::Tile;
 
-    FLASHOMP_INLINE Stream stream(const Tensor&, int, StreamUse) { return {this->take(2 * block_bytes)}; }
+    FLASHOMP_INLINE Stream stream(const Tensor&, int, StreamUse use)
+    {
+        const int stages = in_turns != 0 && use != StreamUse::both ? 1 : 2;
+        return {this->take(stages * block_bytes), (stages - 1) * block_bytes};
+    }
     FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values) { return {}; }
     FLASHOMP_INLINE Accumulator accumulator(int) { return {}; }
     FLASHOMP_INLINE ColumnStats column_stats() { return {this->take(2 * 4 * columns) + this->resident_memory_bytes()}; }
@@ -51,17 +58,24 @@ public:
             return;
         }
         int stage = 0;
-        start(load_block, range.begin, 0);
+        start<true, in_turns == 0>(load_block, range.begin, 0);
         for (int j0 = range.begin; j0 < range.end; j0 += step) {
             if constexpr (Tile::refetch != 0) {
                 ptx::refetch();
             }
-            ptx::copy_wait<0>();
-            ptx::barrier<threads>(); // this block is there for all, and nobody reads the other stage any more
-            if (j0 + step < range.end) {
-                start(load_block, j0 + step, stage ^ 1);
+            wait_for_block(); // and nobody reads the other stage any more
+            if constexpr (in_turns != 0) {
+                start<false, true>(load_block, j0, stage);
+            } else if (j0 + step < range.end) {
+                start<true, true>(load_block, j0 + step, stage ^ 1);
             }
             score(j0, stage);
+            if constexpr (in_turns != 0) {
+                wait_for_block();
+                if (j0 + step < range.end) {
+                    start<true, false>(load_block, j0 + step, stage ^ 1);
+                }
+            }
             attend(j0, stage);
             stage ^= 1;
         }
@@ -103,12 +117,23 @@ protected:
     }
 
 private:
-    template <class LoadBlock>
+    template <bool scores, bool sums, class LoadBlock>
     static FLASHOMP_INLINE void start(const LoadBlock& load_block, int j0, Stage stage)
     {
-        load_block(j0, stage, Load::for_scores);
-        load_block(j0, stage, Load::for_sums);
+        if constexpr (scores) {
+            load_block(j0, stage, Load::for_scores);
+        }
+        if constexpr (sums) {
+            load_block(j0, stage, Load::for_sums);
+        }
         ptx::copy_commit();
+    }
+
+    /// Until what was asked for is there for the whole crew.
+    static FLASHOMP_INLINE void wait_for_block()
+    {
+        ptx::copy_wait<0>();
+        ptx::barrier<threads>();
     }
 };
 

@@ -17,9 +17,10 @@ namespace flashomp::offload {
 
 /// Config: Math (a type of tile/warp_products.hpp), depth (64, 128 or 256: head_dim and head_dim_v rounded up),
 /// fragments, stream_rows, warps, in_registers: how many of the resident blocks (at most two) the registers hold,
-/// refetch: whether they are too few for the parameters, and modified: whether scores are more than scaled dot
-/// products. What is done to each modified score is so much that its code, written out for every register, would take
-/// the driver minutes to compile. Layout: how a block of so many rows and so much depth lies in team memory.
+/// places: how many streamed blocks team memory holds, refetch: whether they are too few for the parameters, and
+/// modified: whether scores are more than scaled dot products. What is done to each modified score is so much that its
+/// code, written out for every register, would take the driver minutes to compile. Layout: how a block of so many rows
+/// and so much depth lies in team memory.
 template <class Config, template <int, int> class Layout>
 class WarpTile {
 public:
@@ -34,6 +35,7 @@ public:
         rows_in_crew = Config::warps * rows_in_warp,
         row_slots = 2 * Config::fragments,
         most_row_stats = 4,
+        in_turns = Config::places < 4, ///< streamed blocks: see TwoStages
         refetch = Config::refetch,
         piece_rows = rows_in_crew % columns == 0 ? columns : 32, ///< resident blocks lie in pieces of so many rows
     };
@@ -41,12 +43,14 @@ public:
     using Piece = Layout<piece_rows, depth>;
     enum : int {
         block_bytes = Block::bytes,
+        streams_bytes = int{Config::places} * Block::bytes,
         piece_bytes = Piece::bytes,
         resident_bytes = rows_in_crew / piece_rows * piece_bytes,
         steps = int{Block::element_bytes} * Config::depth / 32, ///< of a product along the depth: 32 bytes each
     };
-    // Those that go to registers come by way of four blocks.
-    static_assert(rows_in_crew % piece_rows == 0 && (Config::in_registers == 0 || rows_in_crew <= 4 * columns));
+    // Those that go to registers come by way of the streamed blocks' places.
+    static_assert(rows_in_crew % piece_rows == 0 &&
+                  (Config::in_registers == 0 || rows_in_crew <= int{Config::places} * Config::stream_rows));
 
     /// A resident row of this lane. Four neighbouring lanes share it.
     struct Row {
@@ -92,7 +96,7 @@ public:
         Resident block;
         block.in_memory = used_residents_ >= Config::in_registers;
         block.address = // behind what streams
-            memory_ + 4 * block_bytes + static_cast<unsigned>(used_residents_ - Config::in_registers) * resident_bytes;
+            memory_ + streams_bytes + static_cast<unsigned>(used_residents_ - Config::in_registers) * resident_bytes;
         ++used_residents_;
         return block;
     }

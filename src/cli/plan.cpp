@@ -55,7 +55,7 @@ std::vector<std::int64_t> parse_seqlens(const std::string& text)
 /// A GPU of the table, with everything this build has for it.
 Place planned_place(const cost::KnownDevice& device, const Options& options)
 {
-    if (!offload::has_tensor_machine()) {
+    if (!offload::has_gpu_code()) {
         throw Error(fmt::format("device was {}, but this build has no GPU code; allowed are: auto, host.", device.key));
     }
     Options on_host = options;

@@ -53,8 +53,8 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     std::int64_t stages_k = tensor_cores ? 2 : 1;
     std::int64_t stages_v = stages_k;
     if (forward.machine == Machine::hopper) {
-        const offload::TensorShape shape =
-            offload::hopper_shape(offload::Pass::forward, forward.launch.depth, /*modified=*/false);
+        const offload::TensorShape shape = offload::hopper_shape(offload::Operands::bits16, offload::Pass::forward,
+                                                                 forward.launch.depth, /*modified=*/false);
         stages_k = shape.lead + 1;
         stages_v = shape.sums_lead > 0 ? shape.sums_lead + 1 : stages_k + (shape.defers ? 1 : 0);
     }

@@ -124,7 +124,7 @@ constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
 static_assert([] {
     for (const Pass pass : {Pass::forward, Pass::backward_query, Pass::backward_key}) {
         for (const int depth : {64, 128, 256}) {
-            for (const cuda::Operands operands : {cuda::Operands::bits16, cuda::Operands::tf32}) {
+            for (const offload::Operands operands : {offload::Operands::bits16, offload::Operands::tf32}) {
                 if (cuda::tensor_shared_bytes(operands, pass, depth, false) > 4 * cuda_block_floats ||
                     cuda::tensor_shared_bytes(operands, pass, depth, true) > 4 * cuda_block_floats) {
                     return false;
@@ -221,26 +221,23 @@ bool is_modified(const Problem& problem)
 
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    if (hardware.backend == Backend::cuda) {
-        const auto operands = problem.dtype == DType::float32 ? cuda::Operands::tf32 : cuda::Operands::bits16;
-        return cuda::kernel_shape(operands, pass, tensor_depth(problem), is_modified(problem));
-    }
-    const auto shape = machine == Machine::hopper ? offload::hopper_shape : offload::tensor_shape;
-    return shape(pass, tensor_depth(problem), is_modified(problem));
+    const auto shape = hardware.backend == Backend::cuda ? cuda::kernel_shape
+                       : machine == Machine::hopper      ? offload::hopper_shape
+                                                         : offload::tensor_shape;
+    return shape(operands_of(kernel_element(problem.dtype)), pass, tensor_depth(problem), is_modified(problem));
 }
 
 /// Why the tensor or Hopper machine cannot run a pass; empty where it can.
 std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const Tiling& tiling = problem.choice.tiling;
-    if (!hardware.is_device || (hardware.backend == Backend::openmp && !offload::has_tensor_machine())) {
+    const bool is_openmp = hardware.backend == Backend::openmp;
+    if (!hardware.is_device ||
+        (is_openmp && !offload::has_tensor_machine(kernel_element(problem.dtype), tensor_depth(problem)))) {
         return "the call runs on a GPU";
     }
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";
-    }
-    if (problem.dtype == DType::float32 && hardware.backend == Backend::openmp) {
-        return "the tensors are bfloat16 or float16";
     }
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
         return "tiling leaves the block sizes, team_threads and global_memory alone";

@@ -250,8 +250,10 @@ TEST(Budget, TensorCoreTilesFitTeamMemory)
         for (const int depth : {64, 128}) {
             const Problem problem =
                 problem_of(parse_shape("b1_h1_n512_d" + std::to_string(depth)), DType::bfloat16, false, {});
-            const auto shape = machine == Machine::hopper ? offload::hopper_shape(offload::Pass::forward, depth, false)
-                                                          : offload::tensor_shape(offload::Pass::forward, depth, false);
+            const auto shape =
+                machine == Machine::hopper
+                    ? offload::hopper_shape(offload::Operands::bits16, offload::Pass::forward, depth, false)
+                    : offload::tensor_shape(offload::Operands::bits16, offload::Pass::forward, depth, false);
             PassPlan pass;
             pass.machine = machine;
             pass.launch.depth = depth;

@@ -1,0 +1,102 @@
+// Kernels in libraries of their own, beside this one and opened when they are first needed. A GPU program loads whole
+// or not at all, and the driver compiles all of it: what only Hopper understands must be apart, and what only some
+// calls need is not for others to wait for.
+#include "tensor_shapes.hpp"
+
+#include <dlfcn.h>
+#include <string>
+#include <unistd.h>
+
+namespace flashomp::offload {
+
+namespace {
+
+using RunPass = Ran (*)(const Params&, const Launch&);
+
+/// A library in the folder of the one that this code is in.
+std::string path_of(const std::string& name)
+{
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<const void*>(&run_hopper), &here) == 0) {
+        return {};
+    }
+    const std::string path = here.dli_fname;
+    return path.substr(0, path.find_last_of('/') + 1) + "libflashomp_" + name + ".so." FLASHOMP_VERSION_MAJOR;
+}
+
+/// Null where there is none. It stays open.
+RunPass open(const std::string& name)
+{
+    void* library = dlopen(path_of(name).c_str(), RTLD_NOW | RTLD_LOCAL);
+    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
+}
+
+bool is_there(const std::string& name)
+{
+    return has_gpu_code() && access(path_of(name).c_str(), R_OK) == 0;
+}
+
+RunPass hopper()
+{
+    static const RunPass run = FLASHOMP_HAS_HOPPER != 0 ? open("hopper") : nullptr;
+    return run;
+}
+
+RunPass float32()
+{
+    static const RunPass run = open("float32");
+    return run;
+}
+
+RunPass wide()
+{
+    static const RunPass run = open("wide");
+    return run;
+}
+
+Ran run_with(RunPass run, const Params& params, const Launch& launch)
+{
+    return run != nullptr ? run(params, launch) : Ran{};
+}
+
+} // namespace
+
+bool has_gpu_code()
+{
+    return FLASHOMP_HAS_TENSOR != 0;
+}
+
+bool has_tensor_machine(Element element, int depth)
+{
+    static const bool has_float32 = is_there("float32");
+    static const bool has_wide = is_there("wide");
+    return operands_of(element) == Operands::tf32 ? has_float32 : (depth > 128 ? has_wide : has_gpu_code());
+}
+
+Ran run_tensor(const Params& params, const Launch& launch)
+{
+    if (operands_of(params.element) == Operands::tf32) {
+        return run_with(float32(), params, launch);
+    }
+    if (launch.depth > 128) {
+        return run_with(wide(), params, launch);
+    }
+#if FLASHOMP_HAS_TENSOR
+    return launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(params, launch)
+                              : run_tensor_depth<Operands::bits16, 128>(params, launch);
+#else
+    return {};
+#endif
+}
+
+bool load_hopper_machine()
+{
+    return hopper() != nullptr;
+}
+
+Ran run_hopper(const Params& params, const Launch& launch)
+{
+    return run_with(hopper(), params, launch);
+}
+
+} // namespace flashomp::offload

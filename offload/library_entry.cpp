@@ -1,0 +1,22 @@
+// The one entry of a library of kernels (kernel_libraries.cpp): to those of the launch's depth, of
+// FLASHOMP_LIBRARY_DEPTHS.
+#include "tensor_shapes.hpp"
+
+namespace flashomp::offload {
+
+template <int... depths>
+static Ran run_one_of(const Params& params, const Launch& launch)
+{
+    Ran ran;
+    static_cast<void>(((launch.depth == depths &&
+                        (ran = run_tensor_depth<Operands::FLASHOMP_TENSOR_OPERANDS, depths>(params, launch), true)) ||
+                       ...));
+    return ran;
+}
+
+extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Params& params, const Launch& launch)
+{
+    return run_one_of<FLASHOMP_LIBRARY_DEPTHS>(params, launch);
+}
+
+} // namespace flashomp::offload
