@@ -185,11 +185,6 @@ std::int64_t BenchCase::output_bytes(bool backward)
                     : o_->host().bytes() + lse_->host().bytes();
 }
 
-void BenchCase::queue_calls(bool queued)
-{
-    options_.stream = queued ? std::optional<void*>(nullptr) : std::nullopt;
-}
-
 Report BenchCase::forward()
 {
     return flashomp::forward({q_->view(), k_->view(), v_->view(), o_->view(), lse_->view()}, options_);

@@ -77,8 +77,17 @@ public:
     [[nodiscard]] DType dtype() const { return dtype_; }
     [[nodiscard]] const Options& options() const { return options_; }
 
-    /// CUDA: whether calls return when their kernels are queued on the default stream.
-    void queue_calls(bool queued);
+    /// CUDA: as long as this is there, calls return when their kernels are queued on the default stream.
+    class Queued {
+    public:
+        explicit Queued(BenchCase& bench) : bench_(bench) { bench_.options_.stream = nullptr; }
+        ~Queued() { bench_.options_.stream.reset(); }
+        Queued(const Queued&) = delete;
+        Queued& operator=(const Queued&) = delete;
+
+    private:
+        BenchCase& bench_;
+    };
 
 private:
     using Tensor = std::unique_ptr<PlacedTensor>;

@@ -124,7 +124,7 @@ std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::functio
     }
     constexpr int repetitions = 9;
     constexpr int calls = 32; // of fewer kernels than a stream takes without waiting
-    bench.queue_calls(true);
+    const BenchCase::Queued queued(bench);
     std::vector<double> seconds;
     for (int i = 0; i <= repetitions; ++i) {
         seconds.push_back(seconds_of([&] {
@@ -135,7 +135,6 @@ std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::functio
                           calls);
         wait_for(space_);
     }
-    bench.queue_calls(false);
     seconds.erase(seconds.begin()); // gets scratch memory of its own
     return median(std::move(seconds));
 }

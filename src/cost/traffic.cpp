@@ -50,6 +50,11 @@ Rows rows_of(const Problem& problem, const offload::Launch& launch)
     return rows;
 }
 
+double output_element_bytes(DType dtype)
+{
+    return static_cast<double>(size_of(output_type_of(dtype)));
+}
+
 } // namespace
 
 Traffic standard_traffic(const Shape& shape, DType dtype, bool backward)
@@ -83,7 +88,7 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     const auto dv = static_cast<double>(shape.head_dim_v);
     const double inputs = element * (rows_q * d + rows_k * (d + dv));
     if (!backward) {
-        return {inputs, rows_q * (element * dv + statistic)};
+        return {inputs, rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
     return {inputs + rows_q * (2 * element * dv + statistic), inputs};
 }
@@ -100,16 +105,19 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE.
         return {heads_q * (rows.resident * element * d + rows.streamed * element * (d + dv)),
-                heads_q * rows.resident * (element * dv + statistic)};
+                heads_q * rows.resident * (output_element_bytes(problem.dtype) * dv + statistic)};
     case Pass::backward_query:
         // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.
         return {heads_q * (rows.resident * (element * (d + 2 * dv) + statistic) + rows.streamed * element * (d + dv)),
                 heads_q * rows.resident * (element * d + 2 * statistic)};
-    case Pass::backward_key:
-        // K and V stay; Q, dO, LSE, D and the residual of every query head of the group stream past; dK and dV.
-        return {heads_kv * rows.resident * element * (d + dv) +
-                    heads_q * rows.streamed * (element * (d + dv) + 3 * statistic),
+    case Pass::backward_key: {
+        // K and V stay; Q, dO, LSE, D and the residual of every query head of the group stream past; dK and dV. Where
+        // dV is summed before dK, all but V twice.
+        const double streamed = heads_q * rows.streamed * (element * (d + dv) + 3 * statistic);
+        const double again = pass.sums_apart ? heads_kv * rows.resident * element * d + streamed : 0;
+        return {heads_kv * rows.resident * element * (d + dv) + streamed + again,
                 heads_kv * rows.resident * element * (d + dv)};
+    }
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;

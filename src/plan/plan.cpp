@@ -248,6 +248,15 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     return {};
 }
 
+bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (hardware.backend == Backend::cuda) {
+        return cuda::sums_apart(pass, tensor_depth(problem));
+    }
+    return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, tensor_depth(problem),
+                               is_modified(problem));
+}
+
 /// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
 int heads_together(Pass pass, const Problem& problem)
 {
@@ -453,6 +462,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         planned.machine = machine_of(pass, problem, hardware);
         planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
+        planned.sums_apart = planned.machine == Machine::tensor && sums_apart(pass, problem, hardware);
         if (!problem.starts_q.empty()) {
             planned.units = packed_units(problem, planned.launch);
             planned.launch.unit_count = static_cast<int>(planned.units.size());

@@ -27,6 +27,7 @@ struct PassPlan {
     const offload::HostIsa* isa = nullptr; ///< of machine host
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
+    bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
 };
 
 struct Plan {
