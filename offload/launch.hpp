@@ -34,7 +34,7 @@ struct Launch {
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
     int heads_together = 1;      ///< so many heads' longest blocks come before their shorter ones
-    unsigned* counter = nullptr; ///< 0, in device memory: crews draw their items; null: they share them out beforehand
+    unsigned* counter = nullptr; ///< tensor and Hopper machine: 0, in device memory, from which crews draw their items
 };
 
 /// Whether the region really ran on a device that is not the host.

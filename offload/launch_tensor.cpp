@@ -66,20 +66,36 @@ static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forwar
 } // namespace
 
 #pragma omp declare target
-/// A function that calls nothing, not even a 64-bit division: in one that does, wgmma waits for every product.
+/// All items that a team draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
+/// waits for every product, and one that is called for each item saves 200 registers every time.
 template <int depth, Pass pass, bool modified, class Math>
-static __attribute__((noinline, noclone)) void run_one(const Params& params, float* memory, WorkItem work)
+static __attribute__((noinline, noclone)) void run_items(const Params& params, const Work& work, unsigned* counter,
+                                                         float* memory, int team, int teams)
 {
-    if (is_nvptx()) { // no such instructions on the host: plan() never sends it here
-        using OneMachine = Machine<depth, Math, pass, modified>;
+    using OneMachine = Machine<depth, Math, pass, modified>;
+    if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
+        return;
+    }
+    // Drawn one ahead, so that nobody waits for the counter; two places, so that a fast warp does not overwrite what a
+    // slow one has yet to read.
+    const std::uint32_t drawn = ptx::shared_address(memory) + team_memory_bytes - drawn_bytes;
+    std::uint32_t place = drawn;
+    for (int item = team; item < work.items;) {
+        if (ptx::warp() == 0) {
+            ptx::store_shared_32(place,
+                                 static_cast<unsigned>(teams) + __atomic_fetch_add(counter, 1U, __ATOMIC_RELAXED));
+        }
         if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
             OneMachine values(memory);
-            backward_key_block<modified, KeySums::values>(values, params, work);
+            backward_key_block<modified, KeySums::values>(values, params, work.item(item));
             OneMachine keys(memory);
-            backward_key_block<modified, KeySums::keys>(keys, params, work);
+            backward_key_block<modified, KeySums::keys>(keys, params, work.item(item));
         } else {
-            run_block<pass, modified>(OneMachine(memory), params, work);
+            run_block<pass, modified>(OneMachine(memory), params, work.item(item));
         }
+        ptx::barrier<32 * shape_of(pass, depth, modified).warps>();
+        item = static_cast<int>(bits_of(ptx::load_shared(place)));
+        place ^= 4;
     }
 }
 
@@ -93,29 +109,7 @@ static void run_share(const Params& params, const Launch& launch, float* memory,
         }
     }
 #endif
-    const Work work(params, launch);
-    if (launch.counter == nullptr) {
-        for (std::int64_t round = 0; round * teams < work.items; ++round) {
-            const std::int64_t i = turn(round, team, teams);
-            if (i < work.items) {
-                run_one<depth, pass, modified, Math>(params, memory, work.item(i));
-            }
-        }
-        return;
-    }
-    // Drawn one ahead, so that nobody waits for the counter; two places, so that a fast warp does not overwrite what a
-    // slow one has yet to read.
-    std::int64_t* const drawn = reinterpret_cast<std::int64_t*>(memory) + (team_memory_bytes - drawn_bytes) / 8;
-    int place = 0;
-    for (std::int64_t i = team; i < work.items;) {
-        if (omp_get_thread_num() == 0) {
-            drawn[place] = teams + std::int64_t{__atomic_fetch_add(launch.counter, 1U, __ATOMIC_RELAXED)};
-        }
-        run_one<depth, pass, modified, Math>(params, memory, work.item(i));
-        team_barrier(launch.crew_threads);
-        i = drawn[place];
-        place ^= 1;
-    }
+    run_items<depth, pass, modified, Math>(params, Work(params, launch), launch.counter, memory, team, teams);
 }
 #pragma omp end declare target
 

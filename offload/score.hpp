@@ -85,37 +85,27 @@ struct Score {
         return key_padding == nullptr || key_padding[j] != 0;
     }
 
-    /// The logit of (i, j), for a tile that is not masked.
-    template <bool modified>
+    /// The modified logit of (i, j), for a tile that is not masked.
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
         float s = scale * dot;
-        if constexpr (modified) {
-            if (softcap > 0.0F) {
-                s = softcap * tanh_fast(quotient(s, softcap));
-            }
-            const int distance = i + delta - j;
-            s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
-            if (bias.data != nullptr) {
-                s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
-            }
+        if (softcap > 0.0F) {
+            s = softcap * tanh_fast(quotient(s, softcap));
+        }
+        const int distance = i + delta - j;
+        s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
+        if (bias.data != nullptr) {
+            s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
         }
         return s;
     }
 
-    /// The logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before
-    /// anything is read for them. Without modifications key padding is a step of its own, before (PaddedKeys).
-    template <bool modified, bool masked>
+    /// The modified logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before anything
+    /// is read for them.
+    template <bool masked>
     FLASHOMP_INLINE float operator()(float dot, int i, int j) const
     {
-        if constexpr (masked) {
-            if constexpr (modified) {
-                return keeps(i, j) ? logit<true>(dot, i, j) : -infinity;
-            }
-            const float s = logit<false>(dot, i, j); // computed for all: a select vectorises, a branch does not
-            return band.keeps(i, j) ? s : -infinity;
-        }
-        return logit<modified>(dot, i, j);
+        return !masked || keeps(i, j) ? logit(dot, i, j) : -infinity;
     }
 
     /// What dropout multiplies the probability of (i, j) by: 0 or 1/(1 - p).
@@ -179,7 +169,7 @@ struct Logit {
         if constexpr (!modified) {
             return !masked || score.band.keeps(i0 + r, j0 + c) ? dot : -infinity;
         }
-        return score.template operator()<modified, masked>(dot, i0 + r, j0 + c);
+        return score.template operator()<masked>(dot, i0 + r, j0 + c);
     }
 };
 

@@ -68,12 +68,13 @@ struct OnlineSoftmax {
     }
 
     /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to. A sink
-    /// is one more logit, without a value.
+    /// is one more logit, without a value. Rows that are not there are computed along: without a condition around each,
+    /// a thread computes its rows at a time.
     // NOLINTNEXTLINE(readability-non-const-parameter): the lambda writes through lse
     FLASHOMP_INLINE void finish(Machine& tile, int rows, bool has_sink, float sink, float* lse)
     {
         tile.complete(sum);
-        tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA {
+        tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
             const float seen = limit[r] == -infinity ? -infinity : base[r] * unit;
             const float above = has_sink && sink > seen ? sink : seen;
             const float top = above == -infinity ? 0.0F : above;
@@ -82,8 +83,10 @@ struct OnlineSoftmax {
             const bool dead = l == 0.0F; // a NaN is not: it must show
             correction[r] = dead ? 0.0F : quotient(move, l);
             const float alive = l < infinity ? top + log2_fast(l) * ln_2 : l;
-            lse[r] = dead ? -infinity : alive;
+            sum[r] = dead ? -infinity : alive;
         });
+        tile.sync();
+        tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA { lse[r] = sum[r]; });
     }
 };
 

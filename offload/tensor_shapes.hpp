@@ -76,7 +76,8 @@ constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool
     }
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{2, 64, 4} : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 4});
+        return depth == 64 ? TensorShape{2, 64, 4}
+                           : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 32, 4, 2, 2});
     case Pass::backward_query:
         return depth == 64 ? TensorShape{1, 64, 8} : depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 2, 1, 3};
     case Pass::backward_key:

@@ -34,8 +34,8 @@ enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
 
 /// Which tile machine a backend uses. `automatic` picks `host` on the CPU and on a GPU, for each pass,
 /// `hopper` (tensor cores, products of four warps; compute capability 9.0, 16 bits) or `tensor` (tensor cores, products
-/// of a warp; float32 as three TF32 products) where they have a kernel, else `plain`. `plain` on the CPU (openmp only) runs
-/// the GPU's directives through the host fallback: slow, for tests.
+/// of a warp; float32 as three TF32 products) where they have a kernel, else `plain`. `plain` on the CPU (openmp only)
+/// runs the GPU's directives through the host fallback: slow, for tests.
 enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 
 /// Overrides what plan() decides, for tuning and tests; 0 leaves the choice. Resident rows are those of the block that

@@ -39,6 +39,17 @@ FLASHOMP_INLINE float exp_difference(float a, float b)
     return exp2_fast((a - b) * log2_e);
 }
 
+/// x·y + z, rounded once wherever that is one instruction. Compilers may fuse by themselves, but need not do so at
+/// every place: what must have the same bits at two of them says so.
+FLASHOMP_INLINE float fused(float x, float y, float z)
+{
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__CUDA_ARCH__)
+    return __builtin_fmaf(x, y, z);
+#else
+    return is_nvptx() ? __builtin_fmaf(x, y, z) : x * y + z;
+#endif
+}
+
 /// x / y, at most one unit in the last place off; y neither 0 nor subnormal nor infinite. On a GPU a division is a
 /// function call where those must be right.
 FLASHOMP_INLINE float quotient(float x, float y)

@@ -192,6 +192,21 @@ FLASHOMP_INLINE void store_global_128(void* global, const float (&x)[4])
     }
 }
 
+/// ld.global.v4: 16 bytes; zeros unless `there`, without a branch.
+FLASHOMP_INLINE Four load_global_128(const void* global, bool there)
+{
+    Four v{};
+    if (is_nvptx()) {
+        asm volatile("{ .reg .u64 g; .reg .pred p; .reg .b32 v<4>; cvta.to.global.u64 g, %4; setp.ne.u32 p, %5, 0;"
+                     " mov.b32 v0, 0; mov.b32 v1, 0; mov.b32 v2, 0; mov.b32 v3, 0;"
+                     " @p ld.global.v4.b32 {v0, v1, v2, v3}, [g];"
+                     " mov.b32 %0, v0; mov.b32 %1, v1; mov.b32 %2, v2; mov.b32 %3, v3; }"
+                     : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+                     : FLASHOMP_ASM_ADDRESS(reinterpret_cast<unsigned long long>(global)), "r"(there ? 1 : 0));
+    }
+    return v;
+}
+
 /// ldmatrix.x4: four 8x8 matrices of 16-bit elements, lane l giving the address of row l%8 of matrix l/8.
 FLASHOMP_INLINE Four load_matrices(std::uint32_t shared)
 {

@@ -28,7 +28,7 @@ namespace flashomp::offload {
 inline constexpr int team_memory_bytes = 48640;
 
 /// At its end, on the tensor-core machines: two numbers of items that a crew has drawn.
-inline constexpr int drawn_bytes = 16;
+inline constexpr int drawn_bytes = 8;
 
 /// True in code for an NVIDIA device, false on the host; folds at compile time on both sides.
 FLASHOMP_INLINE bool is_nvptx()

@@ -1,11 +1,11 @@
 #include "dispatch.hpp"
 
 #include "cuda_passes.hpp"
-#include "hopper_setup.hpp"
 #include "kernel_params.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
+#include "tensor_setup.hpp"
 #include "workspace.hpp"
 
 #include <chrono>
@@ -82,14 +82,14 @@ bool run_openmp_passes(Plan& decided, const Problem& problem, const offload::Par
 {
     const Space space = space_of(hardware, problem.choice);
     const Workspace crews(decided.crew_memory_bytes, space);
-    const HopperSetup hopper(decided, problem, params, space);
+    const TensorSetup setup(decided, problem, params, space);
     bool on_device = hardware.is_device;
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
         PassPlan& pass = decided.passes[i];
         pass.launch.crew_memory = crews.floats();
         pass.launch.units = staging.array(pass.units);
-        pass.launch.counter = hopper.counter(i);
-        const offload::Ran ran = run_pass(pass, hopper.with_maps(params, i)); // not behind &&, which might not call it
+        pass.launch.counter = setup.counter(i);
+        const offload::Ran ran = run_pass(pass, setup.with_maps(params, i)); // not behind &&, which might not call it
         on_device = on_device && ran.on_device;
     }
     if (params.splits > 1) {

@@ -401,6 +401,22 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
 }
 
+/// Items of work are counted in 32 bits (Work::item()).
+void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pass)
+{
+    constexpr std::int64_t most = 2'000'000'000;
+    const bool keys = pass.launch.pass == Pass::backward_key;
+    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
+    const std::int64_t heads = keys ? problem.heads_kv : problem.heads_q;
+    const std::int64_t blocks = problem.starts_q.empty()
+                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
+                                    : static_cast<std::int64_t>(pass.units.size());
+    if (blocks * heads > most) {
+        throw Error(fmt::format("{} had {} blocks of rows in all sequences and heads; at most {} are allowed.",
+                                keys ? "k" : "q", blocks * heads, most));
+    }
+}
+
 std::vector<Pass> passes_of(const Problem& problem)
 {
     if (!problem.is_backward) {
@@ -467,6 +483,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
             planned.units = packed_units(problem, planned.launch);
             planned.launch.unit_count = static_cast<int>(planned.units.size());
         }
+        refuse_more_items_than_countable(problem, planned);
         if (planned.launch.needs_memory) {
             plan.crew_memory_bytes =
                 std::max(plan.crew_memory_bytes, 4 * planned.launch.crews * planned.launch.crew_floats);

@@ -191,7 +191,8 @@ TEST(Traffic, StandardAttentionIsQuadraticTilesAreTensors)
     EXPECT_DOUBLE_EQ(standard_traffic(s, DType::bfloat16, true).total(), 7 * matrix + 8 * tensor);
     EXPECT_DOUBLE_EQ(least_traffic(s, DType::bfloat16, false).total(), 4 * tensor + 4 * 4096);
     EXPECT_DOUBLE_EQ(least_traffic(s, DType::bfloat16, true).total(), 8 * tensor + 4 * 4096);
-    EXPECT_DOUBLE_EQ(least_traffic(s, DType::float8_e4m3, false).total(), 3 * tensor / 2 + tensor + 4 * 4096); // o: bfloat16
+    EXPECT_DOUBLE_EQ(least_traffic(s, DType::float8_e4m3, false).total(),
+                     3 * tensor / 2 + tensor + 4 * 4096); // o: bfloat16
     const Growth orders = growth(s, 1000.0);
     EXPECT_DOUBLE_EQ(orders.standard, 4096.0 * 64 + 4096.0 * 4096.0);
     EXPECT_DOUBLE_EQ(orders.tiles, 4096.0 * 4096.0 * 64 * 64 / 1000);

@@ -1,5 +1,5 @@
-// What the Hopper machine needs in device memory: the maps by which the copy engine knows the tensors that a pass
-// streams (CUDA driver API, cuTensorMapEncodeTiled), and the counters from which crews draw their work.
+// What the tensor-core machines need in device memory: the counters from which crews draw their work and, on Hopper,
+// the maps by which the copy engine knows the tensors that a pass streams (CUDA driver API, cuTensorMapEncodeTiled).
 #pragma once
 
 #include "params.hpp"
@@ -16,15 +16,15 @@ namespace flashomp {
 
 /// The maps and counters of one call, in device memory for as long as it lives. Where there is no map, for want of the
 /// driver's function or because a tensor's strides are not whole 16 bytes, kernels copy by themselves.
-class HopperSetup {
+class TensorSetup {
 public:
-    /// For the passes of the plan that the Hopper machine runs.
-    HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space);
+    /// For the passes of the plan that the tensor and Hopper machines run.
+    TensorSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space);
 
     /// The parameters of one of the plan's passes: the call's, with this pass's maps.
     [[nodiscard]] offload::Params with_maps(offload::Params params, std::size_t pass) const;
 
-    /// Zero, for one of the plan's passes; null where the Hopper machine does not run it.
+    /// Zero, for one of the plan's passes; null where neither machine runs it.
     [[nodiscard]] unsigned* counter(std::size_t pass) const;
 
 private:

@@ -1,4 +1,4 @@
-#include "hopper_setup.hpp"
+#include "tensor_setup.hpp"
 
 #include <array>
 #include <dlfcn.h>
@@ -108,18 +108,20 @@ Extent extent_of(const ConstTensorView& view)
 
 } // namespace
 
-HopperSetup::HopperSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space)
+TensorSetup::TensorSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space)
 {
     std::vector<Map> maps; // and, each in the place of one, counters
     counters_.assign(plan.passes.size(), -1);
     for (std::size_t pass = 0; pass < plan.passes.size(); ++pass) {
-        if (plan.passes[pass].machine != Machine::hopper) {
+        const Machine machine = plan.passes[pass].machine;
+        if (machine != Machine::hopper && machine != Machine::tensor) {
             continue;
         }
         counters_[pass] = static_cast<std::int64_t>(maps.size() * sizeof(Map));
         maps.emplace_back();
         const offload::Launch& launch = plan.passes[pass].launch;
-        if (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params)) {
+        if (machine == Machine::tensor ||
+            (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params))) {
             continue;
         }
         for (const auto& [tensor, view] : streamed(launch.pass, problem)) {
@@ -137,13 +139,13 @@ HopperSetup::HopperSetup(const Plan& plan, const Problem& problem, const offload
     copy_in(memory_->data(), space, maps.data(), static_cast<std::int64_t>(bytes));
 }
 
-unsigned* HopperSetup::counter(std::size_t pass) const
+unsigned* TensorSetup::counter(std::size_t pass) const
 {
     return counters_[pass] < 0 ? nullptr
                                : reinterpret_cast<unsigned*>(static_cast<char*>(memory_->data()) + counters_[pass]);
 }
 
-offload::Params HopperSetup::with_maps(offload::Params params, std::size_t pass) const
+offload::Params TensorSetup::with_maps(offload::Params params, std::size_t pass) const
 {
     for (const Entry& entry : entries_) {
         if (entry.pass == pass) {
