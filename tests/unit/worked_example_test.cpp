@@ -121,7 +121,7 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     const Params p = example.params();
     Machine tile = example.machine();
     const offload::Score score(p, {0, 0, n, n}, 0, 0);
-    const auto logit = [&](float dot, int r, int c) { return score.operator()<false, false>(dot, r, c); };
+    const auto logit = [&](float dot, int r, int c) { return score.operator()<false>(dot, r, c); };
 
     Machine::Resident q = tile.resident(n);
     Machine::Stream k = tile.stream(p.k, n, offload::StreamUse::scores);
