@@ -185,6 +185,12 @@ std::int64_t BenchCase::output_bytes(bool backward)
                     : o_->host().bytes() + lse_->host().bytes();
 }
 
+void BenchCase::choose(Machine machine, const Tiling& tiling)
+{
+    options_.machine = machine;
+    options_.tiling = tiling;
+}
+
 void BenchCase::queue_calls(bool queued)
 {
     options_.stream = queued ? std::optional<void*>(nullptr) : std::nullopt;
