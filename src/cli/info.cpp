@@ -62,7 +62,7 @@ std::string default_place(const std::vector<BackendDevices>& found)
 
 /// The tuning table: where it is, and how many of its entries and of the shipped ones count here.
 struct TuningFacts {
-    std::string place; ///< a file, "off", or empty: no variable says where
+    std::string place; ///< a file, "off", "shipped", or empty: no variable says where
     std::string problem;
     struct Device {
         std::string name;
@@ -75,7 +75,7 @@ TuningFacts tuning_facts(const std::vector<BackendDevices>& found)
 {
     TuningFacts facts;
     const tuning::Place place = tuning::user_place();
-    facts.place = place.is_off ? "off" : place.file.string();
+    facts.place = place.is_off ? "off" : place.is_shipped_only ? "shipped" : place.file.string();
     facts.problem = tuning::user_problem();
     const auto add = [&](const std::string& name, const tuning::Key& key, Backend backend) {
         const tuning::Tables tables = tuning::tables_for(key.device, key.driver);

@@ -80,11 +80,11 @@ std::filesystem::path target_of(const TuneFlags& flags)
         return {};
     }
     const tuning::Place place = tuning::user_place();
-    const std::filesystem::path target = flags.out.empty() ? place.file : std::filesystem::path(flags.out);
+    std::filesystem::path target = flags.out.empty() ? place.file : std::filesystem::path(flags.out);
     if (target.empty()) {
         throw Error(
-            place.is_off
-                ? "FLASHOMP_TUNING was off; allowed with tune is the name of a file, or --out or --dry-run."
+            place.is_off || place.is_shipped_only
+                ? "FLASHOMP_TUNING named no file; allowed with tune is the name of one, or --out or --dry-run."
                 : "HOME was not set; FLASHOMP_TUNING, --out or --dry-run is needed to say where the table goes.");
     }
     tuning::expect_storable(target);
@@ -152,8 +152,9 @@ int run_tune(const TuneFlags& flags)
                 const std::string label = fmt::format("tune: {} of {}, {} {}", all.size() + 1,
                                                       shapes.size() * what.directions.size(), direction, shape.name());
                 const bench::Tuned& found =
-                    all.emplace_back(tune(shape, direction == "backward", settings,
-                                          [&](const std::string& step) { progress.show(label + ", " + step); }));
+                    all.emplace_back(tune(shape, direction == "backward", settings, [&](const std::string& step) {
+                        progress.show(fmt::format("{}, {}", label, step));
+                    }));
                 if (const auto entry = found.entry();
                     entry && !target.empty()) { // what is found stays if this is stopped
                     tuning::store(target, {key, {{found.shape_class, *entry}}});

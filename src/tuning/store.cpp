@@ -72,7 +72,9 @@ std::atomic<bool> are_ignored{false};
 Place user_place()
 {
     if (const std::string_view named = variable("FLASHOMP_TUNING"); !named.empty()) {
-        return named == "off" ? Place{true, {}} : Place{false, named};
+        const bool is_off = named == "off";
+        const bool is_shipped_only = named == "shipped";
+        return {is_off, is_shipped_only, is_off || is_shipped_only ? fs::path() : fs::path(named)};
     }
     fs::path folder = variable("XDG_CACHE_HOME");
     if (!folder.is_absolute()) { // a relative one does not count (XDG Base Directory Specification)
@@ -82,7 +84,7 @@ Place user_place()
         }
         folder = fs::path(home) / ".cache";
     }
-    return {false, folder / "flashomp" / "tuning.json"};
+    return {false, false, folder / "flashomp" / "tuning.json"};
 }
 
 Tables tables_for(std::string_view device, std::string_view driver) noexcept

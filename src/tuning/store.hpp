@@ -13,8 +13,9 @@ namespace flashomp::tuning {
 /// Where the user's tables are: the file that FLASHOMP_TUNING names, else flashomp/tuning.json in XDG_CACHE_HOME, else
 /// in ~/.cache.
 struct Place {
-    bool is_off = false;        ///< FLASHOMP_TUNING=off: no tables at all, shipped ones included
-    std::filesystem::path file; ///< empty where no variable says where, and when off
+    bool is_off = false;          ///< FLASHOMP_TUNING=off: no tables at all
+    bool is_shipped_only = false; ///< FLASHOMP_TUNING=shipped: none of the user's
+    std::filesystem::path file;   ///< empty for these two, and where no variable says where
 };
 
 /// From the environment as it is now.

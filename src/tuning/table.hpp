@@ -26,7 +26,7 @@ struct ShapeClass {
     std::int64_t seqlen_q = 1, seqlen_k = 1;     ///< with packed sequences, of the longest
     std::int64_t query_heads = 1, key_heads = 1; ///< of all sequences together
 
-    auto operator<=>(const ShapeClass&) const = default;
+    auto operator<=>(const ShapeClass&) const = default; // NOLINT(modernize-use-nullptr): there is none
 };
 
 /// Of a problem as the caller gave it, on openmp or cuda.

@@ -113,6 +113,8 @@ TEST(TuningTables, PlaceByTheEnvironment)
     };
     const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
     EXPECT_EQ(place("/x/y.json", "/cache", "/home/me"), "/x/y.json");
+    EXPECT_EQ(place("shipped", "/cache", "/home/me"), "");
+    EXPECT_TRUE(user_place().is_shipped_only);
     EXPECT_EQ(place("", "/cache", "/home/me"), "/cache/flashomp/tuning.json");
     EXPECT_EQ(place("", "relative", "/home/me"), "/home/me/.cache/flashomp/tuning.json");
     EXPECT_EQ(place("", "", "/home/me"), "/home/me/.cache/flashomp/tuning.json");
