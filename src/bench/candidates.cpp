@@ -28,19 +28,23 @@ bool are_same_blocks(const Plan& a, const Plan& b)
 
 std::vector<Choice> host_candidates(const Problem& problem, const Hardware& hardware)
 {
-    constexpr int step = 32, most_stream_rows = 256, fewest_rows = 64;
+    constexpr int fewest_stream_rows = 32, most_stream_rows = 256, fewest_rows = 64;
     const Plan automatic = plan_of(problem, {}, hardware);
     const std::int64_t columns = problem.is_backward ? std::max(problem.seqlen_q, problem.seqlen_k) : problem.seqlen_k;
     std::vector<int> resident{0};
+    std::vector<int> stream{0};
     for (int rows = automatic.passes.front().isa->most_rows; problem.is_backward && rows >= fewest_rows; rows /= 2) {
         resident.push_back(rows);
     }
+    for (int rows = fewest_stream_rows; rows <= most_stream_rows && rows < 2 * columns; rows *= 2) {
+        stream.push_back(rows);
+    }
     std::vector<Choice> all{{}};
     for (const int rows : resident) {
-        for (int stream = 0; stream <= most_stream_rows && stream < columns + step; stream += step) {
+        for (const int columns_each : stream) {
             Choice choice;
             choice.tiling.resident_rows = rows;
-            choice.tiling.stream_rows = stream;
+            choice.tiling.stream_rows = columns_each;
             const Plan decided = plan_of(problem, choice, hardware);
             const bool fits = std::all_of(decided.passes.begin(), decided.passes.end(), [&](const PassPlan& pass) {
                 return hardware.core_cache_bytes <= 0 || 4 * pass.launch.crew_floats <= hardware.core_cache_bytes;

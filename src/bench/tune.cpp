@@ -68,7 +68,8 @@ public:
         const double affordable = std::clamp(timing_.most_seconds / std::max(first, 1e-7), 1.0, 1e6);
         const int rounds = std::min(timing_.repetitions, static_cast<int>(affordable));
         for (int round = 0; round < rounds; ++round) {
-            for (std::size_t i = 0; i < trials.size(); ++i) {
+            for (std::size_t turn = 0; turn < trials.size(); ++turn) {
+                const std::size_t i = (turn + static_cast<std::size_t>(round)) % trials.size(); // another begins
                 const Trial& trial = *trials[i];
                 bench_.choose(trial.choice.machine, trial.choice.tiling);
                 const double calls = std::ceil(timing_.least_seconds / std::max(trial.seconds, 1e-7));

@@ -93,6 +93,7 @@ DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, c
     direction.executed_flops = backward ? facts.flops.executed_backward : facts.flops.forward;
     const Problem problem = as_computed(cost::problem_of(facts.shape, facts.dtype, backward, options), hardware);
     direction.plan = plan(problem, hardware);
+    direction.is_tuned = problem.is_tuned;
     for (const PassPlan& pass : direction.plan.passes) {
         direction.pass_traffic.push_back(cost::pass_traffic(problem, pass));
     }

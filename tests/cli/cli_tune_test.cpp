@@ -74,6 +74,8 @@ TEST_F(CliTune, ACallOnFilesUsesTheTableAndGivesTheSameResult)
     tune_to_other_blocks({"--shape", "b1_h4kv2_n5x7_d8"});
     EXPECT_EQ(tuned_forward("after"), true);
     EXPECT_LT(difference(path("after/o.npy"), path("before/o.npy")), 1e-6);
+    succeed(small_problem("forward") + Arguments{"--out", path("threads"), "--threads", "3"});
+    EXPECT_EQ(contents(path("threads/o.npy")), contents(path("after/o.npy")));
     EXPECT_NE(succeed(small_problem("forward") + Arguments{"--out", out()}).out.find(", tuned"), std::string::npos);
 }
 
