@@ -19,7 +19,8 @@ namespace flashomp::bench {
 
 namespace {
 
-constexpr double far_behind = 2; ///< so many times as long as plan()'s choice: not worth repetitions
+constexpr double long_call = 0.5; ///< seconds: warming up makes no difference
+constexpr double far_behind = 2;  ///< so many times as long as plan()'s choice: not worth repetitions
 
 /// A case whose candidates take turns.
 class Contest {
@@ -28,28 +29,29 @@ public:
         : bench_(bench), backward_(backward), timing_(timing)
     {
         bench_.make_outputs(false);
+        bench_.forward(); // backward's input; and the first call of a process loads kernels
         if (backward_) {
-            bench_.forward();
             bench_.make_outputs(true);
+            bench_.backward();
         }
         expected_ = expected(bench_, backward_);
     }
 
-    /// One call that is checked and, if it is right, another that is timed.
+    /// A call that is checked, and one that is timed, the same where it is long.
     void try_out(Trial& trial)
     {
         bench_.make_outputs(backward_);
         bench_.choose(trial.choice.machine, trial.choice.tiling);
         try {
-            trial.machine = call().machine;
+            trial.seconds = seconds_of(1, &trial.machine);
+            trial.repetitions = 1;
             trial.accuracy = check(bench_, backward_, expected_);
             trial.is_wrong = !trial.accuracy.is_good();
             trial.failure = trial.is_wrong ? trial.accuracy.text() : "";
-            for (int i = 0; i < timing_.warmup; ++i) {
-                call();
+            if (!trial.is_wrong && trial.seconds < long_call && timing_.warmup > 0) {
+                seconds_of(timing_.warmup);
+                trial.seconds = seconds_of(1);
             }
-            trial.seconds = seconds_of(1);
-            trial.repetitions = 1;
         } catch (const Error& error) {
             trial.failure = error.what();
         } catch (const std::bad_alloc&) {
@@ -88,13 +90,15 @@ public:
     [[nodiscard]] int repetitions() const { return repetitions_; }
 
 private:
-    Report call() { return backward_ ? bench_.backward() : bench_.forward(); }
-
-    double seconds_of(int calls)
+    /// Of a call, on average; `machine` is told what ran.
+    double seconds_of(int calls, std::string* machine = nullptr)
     {
         const auto start = std::chrono::steady_clock::now();
         for (int i = 0; i < calls; ++i) {
-            call();
+            Report report = backward_ ? bench_.backward() : bench_.forward();
+            if (machine != nullptr) {
+                *machine = std::move(report.machine);
+            }
         }
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     }
