@@ -104,7 +104,7 @@ class Flashomp:
         libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env=os.environ | environment)
+                                        env={"FLASHOMP_TUNING": "shipped"} | os.environ | environment)
         self.context = self.line()
 
     def line(self):

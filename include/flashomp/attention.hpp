@@ -16,6 +16,7 @@ struct Report {
     std::string machine;             ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
     std::string ran_on;              ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
     bool on_device = false;          ///< the kernels themselves reported a non-initial device
+    bool tuned = false;              ///< machine and tiling come from a table of `flashomp tune`
     std::string note;                ///< why it ran there, when the caller left the choice open
     double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it
     std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients

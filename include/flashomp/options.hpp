@@ -38,14 +38,17 @@ enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
 /// runs the GPU's directives through the host fallback: slow, for tests.
 enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 
-/// Overrides what plan() decides, for tuning and tests; 0 leaves the choice. Resident rows are those of the block that
-/// a crew keeps in place (queries; keys for dK and dV), stream rows those of the blocks that stream past it.
+/// Overrides what plan() decides, for tuning and tests; 0 leaves the choice to it, or to what `flashomp tune` found.
+/// Resident rows are those of the block that a crew keeps in place (queries; keys for dK and dV), stream rows those of
+/// the blocks that stream past it.
 struct Tiling {
     int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host)
     int stream_rows = 0;        ///< multiple of 4
     int teams = 0;              ///< openmp on a GPU only: cuda launches one block for each block of rows
     int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU)
     bool global_memory = false; ///< openmp, plain machine: tiles in ordinary device memory instead of shared memory
+
+    friend bool operator==(const Tiling&, const Tiling&) = default;
 };
 
 /// Where to run: the first GPU if there is one (automatic), the CPU (host), or the backend's device 0, 1, ... (gpu).

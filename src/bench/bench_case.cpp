@@ -185,6 +185,12 @@ std::int64_t BenchCase::output_bytes(bool backward)
                     : o_->host().bytes() + lse_->host().bytes();
 }
 
+void BenchCase::choose(Machine machine, const Tiling& tiling)
+{
+    options_.machine = machine;
+    options_.tiling = tiling;
+}
+
 Report BenchCase::forward()
 {
     return flashomp::forward({q_->view(), k_->view(), v_->view(), o_->view(), lse_->view()}, options_);

@@ -77,6 +77,9 @@ public:
     [[nodiscard]] DType dtype() const { return dtype_; }
     [[nodiscard]] const Options& options() const { return options_; }
 
+    /// What calls from now on are told about how they are to run.
+    void choose(Machine machine, const Tiling& tiling);
+
     /// CUDA: as long as this is there, calls return when their kernels are queued on the default stream.
     class Queued {
     public:

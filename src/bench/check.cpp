@@ -123,6 +123,73 @@ std::string words(const cost::Shape& shape, const Part& part, std::int64_t lengt
     return fmt::format("{} of {} of {} heads of 1 of {} sequences", rows, part.heads, shape.heads_q, shape.batch);
 }
 
+/// The part's arguments and options, with the results as they are now.
+struct Compared {
+    Compared(BenchCase& bench, bool backward);
+
+    [[nodiscard]] Problem problem() const;
+
+    Part part;
+    BackwardArgs args;
+    Options options;
+    bool is_backward;
+};
+
+Compared::Compared(BenchCase& bench, bool backward) : part(part_of(bench.shape())), is_backward(backward)
+{
+    const cost::Shape& shape = bench.shape();
+    options = bench.scales_on_host();
+    for (const auto& [scale, heads] :
+         {std::pair{&options.q_scale, part.heads}, std::pair{&options.k_scale, std::int64_t{1}},
+          std::pair{&options.v_scale, std::int64_t{1}}}) {
+        if (*scale) {
+            *scale = last_heads(*scale, part.sequence, heads);
+        }
+    }
+    options.scale = bench.options().scale;
+    options.softcap = bench.options().softcap;
+    options.causal = shape.causal;
+    if (const std::int64_t length = shape.lengths_q().back(); shape.causal == Causal::top_left && part.rows < length) {
+        // The last rows alone keep their place only when the mask is anchored bottom right.
+        if (length != part.keys) {
+            throw Error(fmt::format("shape was '{}'; allowed with _topleft and that many scores are equal lengths.",
+                                    shape.name()));
+        }
+        options.causal = Causal::bottom_right;
+    }
+    const BackwardArgs all = bench.on_host();
+    const std::int64_t first = part.start_q + part.first;
+    args.q = slice(all.q, part.sequence, first, part.rows, part.heads);
+    args.k = slice(all.k, part.sequence, part.start_k, part.keys, 1);
+    args.v = slice(all.v, part.sequence, part.start_k, part.keys, 1);
+    args.o = slice(all.o, part.sequence, first, part.rows, part.heads);
+    args.lse = slice_rows(all.lse, part.sequence, first, part.rows, part.heads);
+    args.dout = slice(all.dout, part.sequence, first, part.rows, part.heads);
+    if (backward) {
+        args.dq = slice(all.dq, part.sequence, first, part.rows, part.heads);
+        args.dk = slice(all.dk, part.sequence, part.start_k, part.keys, 1);
+        args.dv = slice(all.dv, part.sequence, part.start_k, part.keys, 1);
+    }
+}
+
+Problem Compared::problem() const
+{
+    if (is_backward) {
+        return validate_backward(args, options);
+    }
+    // Only read, but the arguments of a forward call are where the results are.
+    const auto writable = [](const ConstTensorView& view) {
+        TensorView same;
+        same.data = const_cast<void*>(view.data);
+        same.dtype = view.dtype;
+        same.rank = view.rank;
+        same.shape = view.shape;
+        same.strides = view.strides;
+        return same;
+    };
+    return validate_forward({args.q, args.k, args.v, writable(args.o), writable(args.lse)}, options);
+}
+
 } // namespace
 
 bool Accuracy::is_good() const
@@ -144,83 +211,53 @@ std::string Accuracy::text() const
     return text;
 }
 
-Accuracy check(BenchCase& bench, bool backward)
+Expected expected(BenchCase& bench, bool backward)
 {
-    const cost::Shape& shape = bench.shape();
-    const Part part = part_of(shape);
-    const std::int64_t length = shape.lengths_q().back();
-    Options options = bench.scales_on_host();
-    for (const auto& [scale, heads] :
-         {std::pair{&options.q_scale, part.heads}, std::pair{&options.k_scale, std::int64_t{1}},
-          std::pair{&options.v_scale, std::int64_t{1}}}) {
-        if (*scale) {
-            *scale = last_heads(*scale, part.sequence, heads);
-        }
+    const Compared compared(bench, backward);
+    const Problem problem = compared.problem();
+    const auto rounding = reference::rounding_of(bench.dtype());
+    if (backward) {
+        return {reference::evaluate(problem), reference::evaluate(problem, rounding)};
     }
-    options.scale = bench.options().scale;
-    options.causal = shape.causal;
-    if (shape.causal == Causal::top_left && part.rows < length) {
-        // The last rows alone keep their place only when the mask is anchored bottom right.
-        if (length != part.keys) {
-            throw Error(fmt::format("shape was '{}'; allowed with _topleft and that many scores are equal lengths.",
-                                    shape.name()));
-        }
-        options.causal = Causal::bottom_right;
-    }
-    const BackwardArgs all = bench.on_host();
-    const std::int64_t first = part.start_q + part.first;
-    BackwardArgs args;
-    args.q = slice(all.q, part.sequence, first, part.rows, part.heads);
-    args.k = slice(all.k, part.sequence, part.start_k, part.keys, 1);
-    args.v = slice(all.v, part.sequence, part.start_k, part.keys, 1);
-    args.o = slice(all.o, part.sequence, first, part.rows, part.heads);
-    args.lse = slice_rows(all.lse, part.sequence, first, part.rows, part.heads);
-    args.dout = slice(all.dout, part.sequence, first, part.rows, part.heads);
+    return {{reference::forward(problem), {}}, {reference::forward(problem, rounding), {}}};
+}
 
+Accuracy check(BenchCase& bench, bool backward, const Expected& expected)
+{
+    const Compared compared(bench, backward);
+    const BackwardArgs& args = compared.args;
+    const Part& part = compared.part;
     Accuracy result;
-    result.compared = words(shape, part, length);
+    result.compared = words(bench.shape(), part, bench.shape().lengths_q().back());
+    compare_outputs(args, expected.exact.outputs, expected.naive.outputs, result);
     if (!backward) {
-        // Only read, but the arguments of a forward call are where the results are.
-        const auto writable = [](const ConstTensorView& view) {
-            TensorView same;
-            same.data = const_cast<void*>(view.data);
-            same.dtype = view.dtype;
-            same.rank = view.rank;
-            same.shape = view.shape;
-            same.strides = view.strides;
-            return same;
-        };
-        const Problem problem =
-            validate_forward({args.q, args.k, args.v, writable(args.o), writable(args.lse)}, options);
-        const auto exact = reference::forward(problem);
-        const auto naive = reference::forward(problem, reference::rounding_of(bench.dtype()));
-        compare_outputs(args, exact, naive, result);
-        if (bench.unrounded()) {
-            Problem unrounded = problem;
+        if (const BenchCase::Unrounded* const inputs = bench.unrounded()) {
+            const std::int64_t first = part.start_q + part.first;
+            Problem unrounded = compared.problem();
             unrounded.q_scale = unrounded.k_scale = unrounded.v_scale = {};
-            unrounded.q = slice(bench.unrounded()->q.view(), part.sequence, first, part.rows, part.heads);
-            unrounded.k = slice(bench.unrounded()->k.view(), part.sequence, part.start_k, part.keys, 1);
-            unrounded.v = slice(bench.unrounded()->v.view(), part.sequence, part.start_k, part.keys, 1);
+            unrounded.q = slice(inputs->q.view(), part.sequence, first, part.rows, part.heads);
+            unrounded.k = slice(inputs->k.view(), part.sequence, part.start_k, part.keys, 1);
+            unrounded.v = slice(inputs->v.view(), part.sequence, part.start_k, part.keys, 1);
             compare_unrounded(doubles(args.o), reference::forward(unrounded).o, result);
         }
         return result;
     }
-    args.dq = slice(all.dq, part.sequence, first, part.rows, part.heads);
-    args.dk = slice(all.dk, part.sequence, part.start_k, part.keys, 1);
-    args.dv = slice(all.dv, part.sequence, part.start_k, part.keys, 1);
-    const Problem problem = validate_backward(args, options);
-    const auto exact = reference::evaluate(problem);
-    const auto naive = reference::evaluate(problem, reference::rounding_of(bench.dtype()));
-    compare_outputs(args, exact.outputs, naive.outputs, result);
+    const reference::BackwardResult& exact = expected.exact.gradients;
     result.has_gradients = true;
-    result.has_dkv = part.rows == length && part.heads == shape.heads_q / shape.heads_kv;
-    result.dq = reference::max_error(doubles(args.dq), exact.gradients.dq);
+    result.has_dkv =
+        part.rows == bench.shape().lengths_q().back() && part.heads == bench.shape().heads_q / bench.shape().heads_kv;
+    result.dq = reference::max_error(doubles(args.dq), exact.dq);
     if (result.has_dkv) {
-        result.dk = reference::max_error(doubles(args.dk), exact.gradients.dk);
-        result.dv = reference::max_error(doubles(args.dv), exact.gradients.dv);
+        result.dk = reference::max_error(doubles(args.dk), exact.dk);
+        result.dv = reference::max_error(doubles(args.dv), exact.dv);
     }
-    result.bound_gradient = gradient_bound(naive.gradients, exact.gradients, result.has_dkv);
+    result.bound_gradient = gradient_bound(expected.naive.gradients, exact, result.has_dkv);
     return result;
+}
+
+Accuracy check(BenchCase& bench, bool backward)
+{
+    return check(bench, backward, expected(bench, backward));
 }
 
 } // namespace flashomp::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bench_case.hpp"
+#include "reference.hpp"
 
 #include <optional>
 #include <string>
@@ -26,9 +27,19 @@ struct Accuracy {
     [[nodiscard]] std::string text() const;
 };
 
+/// What the results of a case are compared with: float64, and the same with the element type's rounding.
+struct Expected {
+    reference::Evaluation exact, naive; ///< gradients for backward only
+};
+
+[[nodiscard]] Expected expected(BenchCase& bench, bool backward);
+
 /// Compares the last results of `bench` for the last sequence and key head and its query heads. Where that would take
 /// too long (group·Nq·Nk over 2^22), only the last head's last 128 queries: then dk and dv, which sum over all queries,
 /// are not compared.
 [[nodiscard]] Accuracy check(BenchCase& bench, bool backward);
+
+/// The same with what expected() gave for the case, which takes most of the time.
+[[nodiscard]] Accuracy check(BenchCase& bench, bool backward, const Expected& expected);
 
 } // namespace flashomp::bench

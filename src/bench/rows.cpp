@@ -60,6 +60,7 @@ Json row_json(const Row& row)
         json[key] = *text;
     }
     json["on_device"] = row.on_device ? 1.0 : 0.0;
+    json["tuned"] = row.tuned;
     json["flops"] = row.flops;
     json["tile_bytes"] = row.tile_bytes;
     json["least_bytes"] = row.least_bytes;

@@ -19,6 +19,7 @@ struct Row {
     std::string implementation;          ///< "flashomp", "standard"
     std::string backend, machine, ran_on;
     bool on_device = false;
+    bool tuned = false;    ///< Report::tuned
     std::string failure;   ///< empty, or why there is no time: an error too large, no memory, too slow
     bool is_wrong = false; ///< the failure is an error too large
     Timing timing;

@@ -160,6 +160,7 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
         row.machine = report.machine;
         row.ran_on = report.ran_on;
         row.on_device = report.on_device;
+        row.tuned = report.tuned;
         row.extra_bytes = report.extra_bytes;
         row.standard_bytes = report.standard_bytes;
         if (time_if_right(bench, backward, call, row)) {

@@ -1,9 +1,10 @@
 #include "timing.hpp"
 
+#include "host.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <fstream>
 #include <stdexcept>
 
 #include <benchmark/benchmark.h>
@@ -91,16 +92,9 @@ std::vector<std::pair<std::string, std::string>> machine_context()
         caches.push_back(
             {{"type", cache.type}, {"level", cache.level}, {"size", cache.size}, {"num_sharing", cache.num_sharing}});
     }
-    std::string model;
-    std::ifstream lines("/proc/cpuinfo");
-    for (std::string line; model.empty() && std::getline(lines, line);) {
-        if (line.rfind("model name", 0) == 0) {
-            model = line.substr(line.find(": ") + 2);
-        }
-    }
     return {{"date", Json(fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))).dump()},
             {"host_name", Json(benchmark::SystemInfo::Get().name).dump()},
-            {"cpu", Json(model).dump()},
+            {"cpu", Json(cpu_model()).dump()},
             {"num_cpus", Json(cpu.num_cpus).dump()},
             {"mhz_per_cpu", Json(std::lround(cpu.cycles_per_second / 1e6)).dump()},
             {"caches", caches.dump()},

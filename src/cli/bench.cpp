@@ -32,34 +32,6 @@ Examples:
   flashomp bench --shape b1_h1_n4096_d64 --direction forward --measure-traffic
 )";
 
-std::string footer()
-{
-    std::string list;
-    for (const bench::Suite& suite : bench::suites()) {
-        list += fmt::format("  {:<7} {} ({} shapes)\n", suite.name, suite.what, suite.shapes.size());
-    }
-    return fmt::format(fmt::runtime(details), list);
-}
-
-/// A number option that throws Error with what is allowed.
-template <class Number>
-CLI::Option* add_number(CLI::App& command, const std::string& flag, Number& target, Number least, Number most,
-                        const std::string& help)
-{
-    const std::string allowed = fmt::format("a number from {} to {}", least, most);
-    return command
-        .add_option_function<std::string>(
-            flag,
-            [&target, least, most, flag, allowed](const std::string& text) {
-                target = parse_number<Number>(flag, text, allowed);
-                if (!(target >= least && target <= most)) {
-                    refuse_value(flag, text, allowed);
-                }
-            },
-            help)
-        ->type_name("N");
-}
-
 void add_tiling_options(CLI::App& command, Tiling& tiling)
 {
     const char* const group = "Tiles, for tuning";
@@ -74,39 +46,19 @@ void add_tiling_options(CLI::App& command, Tiling& tiling)
         ->group(group);
 }
 
-/// All shapes the user named, in order.
-std::vector<cost::Shape> shapes_of(const BenchFlags& flags)
-{
-    std::vector<cost::Shape> shapes;
-    if (!flags.suite.empty()) {
-        shapes = bench::find_suite(flags.suite).shapes;
-    }
-    for (const std::string& name : flags.shapes) {
-        shapes.push_back(cost::parse_shape(name));
-    }
-    if (!flags.file.empty() && flags.file != "-") {
-        const std::vector<cost::Shape> more = cost::read_shapes(flags.file);
-        shapes.insert(shapes.end(), more.begin(), more.end());
-    }
-    if (shapes.empty() && flags.file != "-") {
-        throw Error("no shape was given; a suite, --shape or --shapes is needed.");
-    }
-    return shapes;
-}
-
 bench::RunSettings settings_of(const BenchFlags& flags)
 {
     bench::RunSettings settings;
     settings.options = call_options({}, flags.run);
     settings.options.tiling = flags.tiling;
     settings.dtype = flags.run.dtype.value_or(DType::float32);
-    if (!flags.directions.empty()) {
-        settings.directions = flags.directions;
+    if (!flags.what.directions.empty()) {
+        settings.directions = flags.what.directions;
     } else if (settings.dtype == DType::float8_e4m3) {
         settings.directions = {"forward"};
     }
     settings.beside_standard =
-        flags.beside_standard || (!flags.suite.empty() && bench::find_suite(flags.suite).beside_standard);
+        flags.beside_standard || (!flags.what.suite.empty() && bench::find_suite(flags.what.suite).beside_standard);
     settings.timing = flags.timing;
     return settings;
 }
@@ -140,14 +92,12 @@ int serve(const BenchFlags& flags)
 
 int run_bench(const BenchFlags& flags)
 {
-    const std::vector<cost::Shape> shapes = shapes_of(flags);
-    if (flags.file == "-") {
+    const std::vector<cost::Shape> shapes = shapes_of(flags.what);
+    if (flags.what.file == "-") {
         return serve(flags);
     }
-    if (flags.list) {
-        for (const cost::Shape& shape : shapes) {
-            fmt::print("{}\n", shape.name());
-        }
+    if (flags.what.list) {
+        print_names(shapes);
         return status_ok;
     }
     const bench::RunSettings settings = settings_of(flags);
@@ -187,42 +137,15 @@ int run_bench(const BenchFlags& flags)
 void add_bench_command(CLI::App& app, Command& chosen)
 {
     CLI::App* const command = app.add_subcommand("bench", "Time, speed, peak memory and error over shapes and suites");
-    command->footer(footer());
+    command->footer(fmt::format(fmt::runtime(details), suite_list()));
     const auto flags = std::make_shared<BenchFlags>();
-    command->add_option("SUITE", flags->suite, "fa2, repro, decode, varlen or quick");
-    command
-        ->add_option("--shape", flags->shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
-        ->type_name("SHAPE")
-        ->take_all()
-        ->allow_extra_args(false);
-    command
-        ->add_option("--shapes", flags->file, "a file of shapes, one a line; - serves standard input, in lines of JSON")
-        ->type_name("FILE");
-    command
-        ->add_option_function<std::vector<std::string>>(
-            "--direction",
-            [flags](const std::vector<std::string>& words) {
-                for (const std::string& word : words) {
-                    flags->directions.emplace_back(parse_word<const char*>(
-                        "--direction", word, {{"forward", "forward"}, {"backward", "backward"}}));
-                }
-            },
-            "forward or backward; may be repeated (default: both)")
-        ->type_name("NAME")
-        ->take_all()
-        ->allow_extra_args(false);
+    add_shape_options(*command, flags->what, "a file of shapes, one a line; - serves standard input, in lines of JSON");
     command->add_flag(
         "--beside-standard", flags->beside_standard,
         "on the host and with backend cuda: standard attention too, with S and P of all heads, until memory runs out");
-    add_number(*command, "--warmup", flags->timing.warmup, 0, 1000, "calls before timing (default 1)");
-    add_number(*command, "--repetitions", flags->timing.repetitions, 1, 100000, "repetitions of each row (default 5)");
-    add_number(*command, "--min-time", flags->timing.least_seconds, 0.0, 3600.0,
-               "a repetition is as many calls as take this many seconds (default 0.05)");
-    add_number(*command, "--time-limit", flags->timing.most_seconds, 0.001, 1e6,
-               "fewer repetitions, at least one, where a row would take more seconds (default 60)");
+    add_timing_options(*command, flags->timing);
     command->add_flag("--measure-traffic", flags->measure_traffic,
                       "instead of times: main-memory bytes by ncu or cachegrind, beside what plan predicts");
-    command->add_flag("--list", flags->list, "print the names of the shapes and run none");
     command->add_option("--out", flags->out, "write JSON to this file, anew after each row")
         ->type_name("FILE.json")
         ->group("Output");

@@ -106,7 +106,8 @@ void print_table(const std::vector<bench::Row>& rows)
     for (const bench::Row& row : rows) {
         ++places[row.ran_on];
         const bool timed = row.failure.empty();
-        const std::string implementation = row.machine.empty() ? row.backend : row.backend + ":" + row.machine;
+        const std::string implementation =
+            row.machine.empty() ? row.backend : row.backend + ":" + row.machine + (row.tuned ? " (tuned)" : "");
         table.add(
             {row.direction, row.shape, implementation, timed ? time_text(row.timing.median) : std::string(),
              timed ? fmt::format("{:.1f} %", 100.0 * row.timing.spread()) : std::string(),

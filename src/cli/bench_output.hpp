@@ -2,10 +2,10 @@
 #pragma once
 
 #include "attention_options.hpp"
+#include "bench_options.hpp"
 #include "report.hpp"
 
 #include "run.hpp"
-#include "suites.hpp"
 
 #include <string>
 #include <vector>
@@ -17,13 +17,9 @@ namespace flashomp::cli {
 struct BenchFlags {
     RunFlags run;
     Tiling tiling;
-    std::string suite;
-    std::vector<std::string> shapes;
-    std::string file; ///< of shapes; "-" serves standard input
-    std::vector<std::string> directions;
+    ShapeFlags what;
     bool beside_standard = false;
     bool measure_traffic = false;
-    bool list = false;
     int only_calls = -1;
     bench::TimingSettings timing;
     std::string out, csv;

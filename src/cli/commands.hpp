@@ -14,7 +14,7 @@ using Command = std::function<int()>;
 
 /// Exit statuses of every command.
 constexpr int status_ok = 0;
-constexpr int status_falls_short = 1; ///< check, bench: something misses its bound
+constexpr int status_falls_short = 1; ///< check, bench, tune: something misses its bound
 constexpr int status_bad_input = 2;
 
 void add_info_command(CLI::App& app, Command& chosen);
@@ -23,5 +23,6 @@ void add_backward_command(CLI::App& app, Command& chosen);
 void add_check_command(CLI::App& app, Command& chosen);
 void add_plan_command(CLI::App& app, Command& chosen);
 void add_bench_command(CLI::App& app, Command& chosen); ///< in builds with FLASHOMP_BUILD_BENCH
+void add_tune_command(CLI::App& app, Command& chosen);  ///< the same
 
 } // namespace flashomp::cli

@@ -1,11 +1,14 @@
 // flashomp info: what this build is and which devices it finds.
 #include "commands.hpp"
 #include "device_policy.hpp"
+#include "host.hpp"
 #include "report.hpp"
+#include "store.hpp"
 
 #include "flashomp/device.hpp"
 #include "flashomp/version.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -57,6 +60,56 @@ std::string default_place(const std::vector<BackendDevices>& found)
     return fmt::format("runs on the host: {}", why_no_device());
 }
 
+/// The tuning table: where it is, and how many of its entries and of the shipped ones count here.
+struct TuningFacts {
+    std::string place; ///< a file, "off", "shipped", or empty: no variable says where
+    std::string problem;
+    struct Device {
+        std::string name;
+        std::size_t own, shipped;
+    };
+    std::vector<Device> devices;
+};
+
+TuningFacts tuning_facts(const std::vector<BackendDevices>& found)
+{
+    TuningFacts facts;
+    const tuning::Place place = tuning::user_place();
+    facts.place = place.is_off ? "off" : place.is_shipped_only ? "shipped" : place.file.string();
+    facts.problem = tuning::user_problem();
+    const auto add = [&](const std::string& name, const tuning::Key& key, Backend backend) {
+        const tuning::Tables tables = tuning::tables_for(key.device, key.driver);
+        const auto count = [&](const tuning::Table* table) {
+            return table == nullptr ? 0
+                                    : std::count_if(table->entries.begin(), table->entries.end(),
+                                                    [&](const auto& entry) { return entry.first.backend == backend; });
+        };
+        facts.devices.push_back(
+            {name, static_cast<std::size_t>(count(tables.user)), static_cast<std::size_t>(count(tables.shipped))});
+    };
+    add("host", {cpu_model(), host_isa(), {}}, Backend::openmp);
+    for (const auto& [backend, list] : found) {
+        const Backend which = std::string_view(backend) == "cuda" ? Backend::cuda : Backend::openmp;
+        for (const DeviceInfo& device : list) {
+            add(fmt::format("{} device {}", backend, device.index), {device.name, device.driver, {}}, which);
+        }
+    }
+    return facts;
+}
+
+std::string tuning_text(const TuningFacts& facts)
+{
+    if (!facts.problem.empty() || facts.place == "off") {
+        return facts.problem.empty() ? "off" : "ignored: " + facts.problem;
+    }
+    std::string text = facts.place.empty() ? "no table: HOME is not set" : facts.place;
+    for (const TuningFacts::Device& device : facts.devices) {
+        text += fmt::format("; {}: {} entr{} of this build{}", device.name, device.own, device.own == 1 ? "y" : "ies",
+                            device.shipped > 0 ? fmt::format(", {} shipped", device.shipped) : "");
+    }
+    return text;
+}
+
 void print_as_json(const std::vector<BackendDevices>& found)
 {
     Json json;
@@ -73,6 +126,12 @@ void print_as_json(const std::vector<BackendDevices>& found)
                                        {"multiprocessors", device.multiprocessors},
                                        {"driver", device.driver}});
         }
+    }
+    const TuningFacts tuning = tuning_facts(found);
+    json["tuning"] = {{"table", tuning.place}, {"problem", tuning.problem}, {"entries", Json::array()}};
+    for (const TuningFacts::Device& device : tuning.devices) {
+        json["tuning"]["entries"].push_back(
+            {{"device", device.name}, {"own", device.own}, {"shipped", device.shipped}});
     }
     json["note"] = default_place(found);
     print_json(json);
@@ -100,6 +159,7 @@ void print_as_text(const std::vector<BackendDevices>& found)
                                    or_unknown(device.capability), device.multiprocessors, or_unknown(device.driver))});
         }
     }
+    table.add({"tuning", tuning_text(tuning_facts(found))});
     fmt::print("{}{}\n", table.text(), default_place(found));
 }
 

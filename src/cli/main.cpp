@@ -20,7 +20,7 @@ using flashomp::cli::Command;
 
 constexpr const char* about = R"(Exact attention (FlashAttention) on CPUs and GPUs, from one OpenMP source.
 
-Exit status: 0 success, 1 check or bench found something that falls short, 2 bad input (nothing is written).)";
+Exit status: 0 success, 1 check, bench or tune found something that falls short, 2 bad input (nothing is written).)";
 
 constexpr const char* examples = R"(Examples:
   flashomp info
@@ -69,6 +69,7 @@ int run(int argc, char** argv)
     flashomp::cli::add_plan_command(app, chosen);
 #if FLASHOMP_HAS_BENCH
     flashomp::cli::add_bench_command(app, chosen);
+    flashomp::cli::add_tune_command(app, chosen);
 #endif
     try {
         app.parse(argc, argv);

@@ -4,6 +4,7 @@
 #include "plan_facts.hpp"
 
 #include "place.hpp"
+#include "store.hpp"
 
 #include "flashomp/device.hpp"
 #include "flashomp/version.hpp"
@@ -63,6 +64,7 @@ Place planned_place(const cost::KnownDevice& device, const Options& options)
     Place place = choose_place(on_host);
     place.hardware.is_device = true;
     place.hardware.device = 0;
+    place.hardware.tuned = tuning::tables_for(device.name, {}); // those that were shipped
     place.hardware.multiprocessors = device.multiprocessors;
     place.hardware.has_hopper = device.capability == "9.0" && offload::load_hopper_machine();
     place.name = fmt::format("{} (planned for, not looked for)", device.name);
@@ -91,6 +93,7 @@ DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, c
     direction.executed_flops = backward ? facts.flops.executed_backward : facts.flops.forward;
     const Problem problem = as_computed(cost::problem_of(facts.shape, facts.dtype, backward, options), hardware);
     direction.plan = plan(problem, hardware);
+    direction.is_tuned = problem.is_tuned;
     for (const PassPlan& pass : direction.plan.passes) {
         direction.pass_traffic.push_back(cost::pass_traffic(problem, pass));
     }

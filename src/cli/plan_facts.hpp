@@ -33,6 +33,7 @@ struct DirectionFacts {
     double flops = 0;          ///< as speeds are quoted
     double executed_flops = 0; ///< as this library's passes carry them out
     Plan plan;
+    bool is_tuned = false;                   ///< by a table of `flashomp tune`
     std::vector<cost::Traffic> pass_traffic; ///< of plan.passes
     cost::Traffic standard, tiles, least;
     std::optional<cost::Roofline> at_most;  ///< with every visit to a block from main memory

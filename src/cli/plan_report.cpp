@@ -65,7 +65,8 @@ void print_blocks(const PlanFacts& facts)
         for (std::size_t i = 0; i < direction.plan.passes.size(); ++i) {
             const PassPlan& pass = direction.plan.passes[i];
             const offload::Launch& launch = pass.launch;
-            table.add({pass_name(launch.pass), cli::name_of(pass.machine),
+            table.add({pass_name(launch.pass),
+                       cli::name_of(pass.machine) + std::string(direction.is_tuned ? " (tuned)" : ""),
                        fmt::format("{} x {}", launch.resident_rows, launch.stream_rows), std::to_string(launch.crews),
                        std::to_string(launch.crew_threads),
                        launch.crew_floats > 0 ? bytes_text(4 * launch.crew_floats) : std::string("fixed when built"),
@@ -202,6 +203,7 @@ Json direction_json(const DirectionFacts& direction)
     json["flops"] = direction.flops;
     json["executed_flops"] = direction.executed_flops;
     json["splits"] = direction.plan.splits;
+    json["tuned"] = direction.is_tuned;
     for (std::size_t i = 0; i < direction.plan.passes.size(); ++i) {
         const PassPlan& pass = direction.plan.passes[i];
         json["passes"].push_back({{"pass", pass_name(pass.launch.pass)},

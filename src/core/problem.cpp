@@ -1,5 +1,7 @@
 #include "problem.hpp"
 
+#include <algorithm>
+
 namespace flashomp {
 
 std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
@@ -30,6 +32,17 @@ std::vector<std::pair<const char*, TensorView>> Problem::outputs() const
         return {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"dbias", dbias}, {"dsink", dsink}};
     }
     return {{"o", o}, {"lse", lse}};
+}
+
+int Problem::kernel_depth() const
+{
+    const std::int64_t largest = std::max(head_dim, head_dim_v);
+    return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
+}
+
+bool Problem::is_modified() const
+{
+    return scale <= 0.0 || softcap > 0.0 || alibi_slopes || bias || dropout.probability > 0.0;
 }
 
 } // namespace flashomp

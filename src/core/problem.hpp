@@ -41,7 +41,15 @@ struct Problem {
     TensorView dq, dk, dv, dbias, dsink;
     bool is_backward = false;
 
-    Options choice; ///< backend, machine, device, threads as asked for
+    Options choice;        ///< backend, machine, device, threads as asked for
+    bool is_tuned = false; ///< choice has its machine and tiling from a tuning table instead
+
+    /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128 or 256.
+    [[nodiscard]] int kernel_depth() const;
+
+    /// Whether scores are more than a positive scale times q·k (offload::has_modifications() of the parameters to
+    /// come).
+    [[nodiscard]] bool is_modified() const;
 
     /// Every tensor with the name messages use for it; absent ones too.
     [[nodiscard]] std::vector<std::pair<const char*, ConstTensorView>> inputs() const;

@@ -156,6 +156,7 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& ch
     p.head_dim_v = s.head_dim_v;
     p.dtype = dtype;
     p.scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+    p.softcap = choice.softcap;
     p.causal = s.causal;
     p.choice = choice;
     p.is_backward = backward;

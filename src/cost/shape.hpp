@@ -35,7 +35,7 @@ inline constexpr std::string_view shape_grammar =
 /// The shapes of a file: one name a line, # starts a comment. Throws Error naming the line that is no shape.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
 
-/// The problem without data, contiguous: enough for plan().
+/// The problem without data, contiguous: enough for plan(). Of what `choice` does to scores, softcap counts.
 [[nodiscard]] Problem problem_of(const Shape& shape, DType dtype, bool backward, const Options& choice);
 
 } // namespace flashomp::cost

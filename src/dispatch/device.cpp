@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fstream>
+#include <string>
 
 namespace flashomp {
 
@@ -128,6 +130,21 @@ const offload::HostIsa& choose_host_isa()
         names += (names.empty() ? "" : ", ") + std::string(isa.name);
     }
     throw Error(fmt::format("FLASHOMP_HOST_ISA was '{}'; this CPU and build have: {}.", forced, names));
+}
+
+const std::string& cpu_model()
+{
+    static const std::string model = [] {
+        std::ifstream lines("/proc/cpuinfo");
+        for (std::string line; std::getline(lines, line);) {
+            if (const std::size_t colon = line.find(": ");
+                line.starts_with("model name") && colon != std::string::npos) {
+                return line.substr(colon + 2);
+            }
+        }
+        return std::string();
+    }();
+    return model;
 }
 
 std::string host_isa()

@@ -131,6 +131,7 @@ Report run_kernels(const Problem& given)
     report.backend = is_cuda ? "cuda" : "openmp";
     report.machine = decided.machine_name;
     report.on_device = on_device;
+    report.tuned = problem.is_tuned;
     report.ran_on = place.name;
     report.note = place.note;
     report.seconds = seconds_since(start);

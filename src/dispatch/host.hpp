@@ -2,10 +2,15 @@
 
 #include "launch.hpp"
 
+#include <string>
+
 namespace flashomp {
 
 /// The best host instruction set of this CPU, or the one FLASHOMP_HOST_ISA names. Throws Error when it names one
 /// that this CPU or build does not have.
 const offload::HostIsa& choose_host_isa();
+
+/// What this CPU calls itself; empty where the system does not tell.
+const std::string& cpu_model();
 
 } // namespace flashomp

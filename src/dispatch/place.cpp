@@ -2,6 +2,7 @@
 
 #include "device_policy.hpp"
 #include "host.hpp"
+#include "store.hpp"
 
 #include "cuda/device.hpp"
 #include "cuda/launch.hpp"
@@ -83,6 +84,15 @@ Space space_of(const Hardware& hardware, const Options& options)
     return {kind, hardware.device, options.stream.value_or(nullptr), options.stream.has_value()};
 }
 
+tuning::Key tuning_key(const Hardware& hardware)
+{
+    if (!hardware.is_device) {
+        return {cpu_model(), std::string(hardware.isa->name), tuning::this_build()};
+    }
+    const DeviceInfo device = devices(hardware.backend).at(static_cast<std::size_t>(hardware.device));
+    return {device.name, device.driver, tuning::this_build()};
+}
+
 Place choose_place(const Options& options)
 {
     Place place;
@@ -92,6 +102,7 @@ Place choose_place(const Options& options)
     const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
     place.hardware.threads = options.threads > 0 ? options.threads : threads;
     place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    place.hardware.tuned = tuning::tables_for(cpu_model(), place.hardware.isa->name);
     const Device& wanted = options.device;
     if (options.stream && place.hardware.backend != Backend::cuda) {
         throw Error(
@@ -125,6 +136,7 @@ Place choose_place(const Options& options)
     place.hardware.multiprocessors = device.multiprocessors;
     place.hardware.has_hopper =
         may_use_hopper(device) && (place.hardware.backend == Backend::cuda || offload::load_hopper_machine());
+    place.hardware.tuned = tuning::tables_for(device.name, device.driver);
     place.name = fmt::format("{} (device {})", device.name, device.index);
     place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
                                                   : "running on the GPU: it is the first one found";

@@ -25,6 +25,9 @@ struct Place {
 /// The memory of the place; with Options::stream, in the order of that stream.
 [[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 
+/// What tuning tables for the place are kept by.
+[[nodiscard]] tuning::Key tuning_key(const Hardware& hardware);
+
 /// "host (2 threads)".
 [[nodiscard]] std::string host_name(int threads);
 

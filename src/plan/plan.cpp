@@ -88,15 +88,16 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
         return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
     };
     Blocks blocks{isa.most_rows, 128};
-    if (pass == Pass::forward && problem.window.left < 0) {
-        blocks.resident = rows_for_threads(rows, heads, isa.most_rows, fewest_rows, hardware.threads);
-    } else {
-        while (blocks.resident > fewest_rows && (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
-            blocks.resident /= 2;
-        }
+    const bool by_threads = pass == Pass::forward && problem.window.left < 0;
+    while (!by_threads && blocks.resident > fewest_rows &&
+           (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
+        blocks.resident /= 2;
     }
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
         blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
+    }
+    if (by_threads) { // last: the stream rows, which do change the bits, are those of any number of threads
+        blocks.resident = rows_for_threads(rows, heads, blocks.resident, fewest_rows, hardware.threads);
     }
     return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
@@ -205,26 +206,12 @@ const char* name_of(Machine machine)
     return "automatic";
 }
 
-/// Head dims rounded up to what the tensor machine is compiled for.
-int tensor_depth(const Problem& problem)
-{
-    const std::int64_t largest = std::max(problem.head_dim, problem.head_dim_v);
-    return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
-}
-
-/// offload::has_modifications() of the parameters to come.
-bool is_modified(const Problem& problem)
-{
-    return problem.scale <= 0.0 || problem.softcap > 0.0 || problem.alibi_slopes || problem.bias ||
-           problem.dropout.probability > 0.0;
-}
-
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const auto shape = hardware.backend == Backend::cuda ? cuda::kernel_shape
                        : machine == Machine::hopper      ? offload::hopper_shape
                                                          : offload::tensor_shape;
-    return shape(operands_of(kernel_element(problem.dtype)), pass, tensor_depth(problem), is_modified(problem));
+    return shape(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(), problem.is_modified());
 }
 
 /// Why the tensor or Hopper machine cannot run a pass; empty where it can.
@@ -233,7 +220,7 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     const Tiling& tiling = problem.choice.tiling;
     const bool is_openmp = hardware.backend == Backend::openmp;
     if (!hardware.is_device ||
-        (is_openmp && !offload::has_tensor_machine(kernel_element(problem.dtype), tensor_depth(problem)))) {
+        (is_openmp && !offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))) {
         return "the call runs on a GPU";
     }
     if (machine == Machine::hopper && !hardware.has_hopper) {
@@ -251,10 +238,10 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
 bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     if (hardware.backend == Backend::cuda) {
-        return cuda::sums_apart(pass, tensor_depth(problem));
+        return cuda::sums_apart(pass, problem.kernel_depth());
     }
-    return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, tensor_depth(problem),
-                               is_modified(problem));
+    return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
+                               problem.is_modified());
 }
 
 /// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
@@ -277,7 +264,7 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
 {
     Launch launch;
     launch.pass = pass;
-    launch.depth = tensor_depth(problem);
+    launch.depth = problem.kernel_depth();
     const offload::TensorShape shape = shape_of(machine, pass, problem, hardware);
     launch.resident_rows = shape.resident_rows();
     launch.stream_rows = shape.stream_rows;
@@ -432,6 +419,22 @@ std::vector<Pass> passes_of(const Problem& problem)
     return passes;
 }
 
+/// Whether plan(), and what it leaves to dispatch, would take the machine and tiling.
+bool can_plan(const Problem& problem, const Hardware& hardware)
+{
+    if (hardware.backend == Backend::cuda && problem.choice.machine == Machine::hopper) {
+        return false; // automatic where there is a kernel, an error where there is none
+    }
+    try {
+        for (const Pass pass : passes_of(problem)) {
+            static_cast<void>(launch_of(machine_of(pass, problem, hardware), pass, problem, hardware));
+        }
+    } catch (const Error&) {
+        return false;
+    }
+    return true;
+}
+
 /// Adds a machine to the names of a plan, once.
 void add_name(std::string& names, const PassPlan& pass)
 {
@@ -467,7 +470,20 @@ offload::Element kernel_element(DType dtype)
 
 Problem as_computed(const Problem& problem, const Hardware& hardware)
 {
-    return hardware.is_device ? problem : with_groups_as_rows(problem);
+    Problem computed = hardware.is_device ? problem : with_groups_as_rows(problem);
+    if (problem.choice.machine != Machine::automatic || problem.choice.tiling != Tiling{}) {
+        return computed;
+    }
+    const tuning::Entry* const found = hardware.tuned.find(tuning::class_of(problem, hardware.backend));
+    if (found != nullptr && found->choice != tuning::Choice{}) {
+        computed.choice.machine = found->choice.machine;
+        computed.choice.tiling = found->choice.tiling;
+        computed.is_tuned = can_plan(computed, hardware);
+        if (!computed.is_tuned) {
+            computed.choice = problem.choice;
+        }
+    }
+    return computed;
 }
 
 Plan plan(const Problem& problem, const Hardware& hardware)

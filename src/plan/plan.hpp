@@ -3,6 +3,7 @@
 
 #include "launch.hpp"
 #include "problem.hpp"
+#include "table.hpp"
 
 #include <cstdint>
 #include <string>
@@ -20,6 +21,7 @@ struct Hardware {
     int threads = 1;                       ///< host threads
     std::int64_t core_cache_bytes = 0;     ///< a host core's own largest cache; 0 when unknown
     const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
+    tuning::Tables tuned;                  ///< what was measured there
 };
 
 struct PassPlan {
@@ -44,7 +46,8 @@ struct Plan {
 offload::Element kernel_element(DType dtype);
 
 /// The problem as this hardware's passes see it: the same inputs and outputs, on the host with fewer heads where
-/// several read the same keys (groups.hpp).
+/// several read the same keys (groups.hpp). A caller who left machine and tiling open gets those of the hardware's
+/// tuning tables, where they have an entry for the problem that plan() can do.
 Problem as_computed(const Problem& problem, const Hardware& hardware);
 
 /// For a problem as_computed(). Throws Error when options.machine cannot run on this hardware.

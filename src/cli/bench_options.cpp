@@ -1,0 +1,80 @@
+#include "bench_options.hpp"
+
+#include "flashomp/error.hpp"
+
+namespace flashomp::cli {
+
+void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& shapes_help)
+{
+    command.add_option("SUITE", flags.suite, "fa2, repro, decode, varlen or quick");
+    command.add_option("--shape", flags.shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
+        ->type_name("SHAPE")
+        ->take_all()
+        ->allow_extra_args(false);
+    command.add_option("--shapes", flags.file, shapes_help)->type_name("FILE");
+    command
+        .add_option_function<std::vector<std::string>>(
+            "--direction",
+            [&flags](const std::vector<std::string>& words) {
+                for (const std::string& word : words) {
+                    flags.directions.emplace_back(parse_word<const char*>(
+                        "--direction", word, {{"forward", "forward"}, {"backward", "backward"}}));
+                }
+            },
+            "forward or backward; may be repeated (default: both)")
+        ->type_name("NAME")
+        ->take_all()
+        ->allow_extra_args(false);
+    command.add_flag("--list", flags.list, "print the names of the shapes and run none");
+}
+
+std::vector<cost::Shape> shapes_of(const ShapeFlags& flags)
+{
+    std::vector<cost::Shape> shapes;
+    if (!flags.suite.empty()) {
+        shapes = bench::find_suite(flags.suite).shapes;
+    }
+    for (const std::string& name : flags.shapes) {
+        shapes.push_back(cost::parse_shape(name));
+    }
+    if (!flags.file.empty() && flags.file != "-") {
+        const std::vector<cost::Shape> more = cost::read_shapes(flags.file);
+        shapes.insert(shapes.end(), more.begin(), more.end());
+    }
+    if (shapes.empty() && flags.file != "-") {
+        throw Error("no shape was given; a suite, --shape or --shapes is needed.");
+    }
+    return shapes;
+}
+
+void print_names(const std::vector<cost::Shape>& shapes)
+{
+    for (const cost::Shape& shape : shapes) {
+        fmt::print("{}\n", shape.name());
+    }
+}
+
+std::string suite_list()
+{
+    std::string list;
+    for (const bench::Suite& suite : bench::suites()) {
+        list += fmt::format("  {:<7} {} ({} shapes)\n", suite.name, suite.what, suite.shapes.size());
+    }
+    return list;
+}
+
+void add_timing_options(CLI::App& command, bench::TimingSettings& timing)
+{
+    add_number(command, "--warmup", timing.warmup, 0, 1000,
+               fmt::format("calls before timing (default {})", timing.warmup));
+    add_number(command, "--repetitions", timing.repetitions, 1, 100000,
+               fmt::format("repetitions of each row (default {})", timing.repetitions));
+    add_number(
+        command, "--min-time", timing.least_seconds, 0.0, 3600.0,
+        fmt::format("a repetition is as many calls as take this many seconds (default {})", timing.least_seconds));
+    add_number(command, "--time-limit", timing.most_seconds, 0.001, 1e6,
+               fmt::format("fewer repetitions, at least one, where a row would take more seconds (default {})",
+                           timing.most_seconds));
+}
+
+} // namespace flashomp::cli

@@ -1,0 +1,116 @@
+// What plan() decides, without running it: what it may not depend on, and what a tuning table changes.
+#include "plan.hpp"
+
+#include "host.hpp"
+#include "shape.hpp"
+
+#include <gtest/gtest.h>
+
+namespace flashomp {
+namespace {
+
+Hardware host_with(int threads)
+{
+    Hardware hardware;
+    hardware.isa = &choose_host_isa();
+    hardware.threads = threads;
+    return hardware;
+}
+
+offload::Launch first_launch(const Problem& problem, const Hardware& hardware)
+{
+    return plan(as_computed(problem, hardware), hardware).passes.front().launch;
+}
+
+TEST(HostPlan, StreamRowsOfTheForwardPassAreThoseOfAnyNumberOfThreads)
+{
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        if (!isa.is_supported()) {
+            continue;
+        }
+        for (const std::int64_t cache : {std::int64_t{0}, std::int64_t{1} << 18, std::int64_t{1} << 21}) {
+            for (const char* const name : {"b1_h1_n700_d96", "b1_h2_n300_d256", "b1_h3_n2048_d128_causal"}) {
+                Hardware hardware = host_with(1);
+                hardware.isa = &isa;
+                hardware.core_cache_bytes = cache;
+                const Problem problem = cost::problem_of(cost::parse_shape(name), DType::float32, false, {});
+                const int rows = first_launch(problem, hardware).stream_rows;
+                for (const int threads : {2, 5, 16, 64}) {
+                    hardware.threads = threads;
+                    EXPECT_EQ(first_launch(problem, hardware).stream_rows, rows) << isa.name << " " << name;
+                }
+            }
+        }
+    }
+}
+
+/// A table with one entry, for the class of a problem.
+class TunedPlan : public ::testing::Test {
+protected:
+    Hardware hardware_with(const tuning::Choice& choice, int threads = 2)
+    {
+        table_.entries.clear();
+        table_.entries[tuning::class_of(problem_, Backend::openmp)].choice = choice;
+        Hardware hardware = host_with(threads);
+        hardware.tuned.user = &table_;
+        return hardware;
+    }
+
+    Problem problem_ = cost::problem_of(cost::parse_shape("b1_h4_n1000_d64"), DType::float32, false, {});
+    tuning::Table table_;
+};
+
+TEST_F(TunedPlan, TakesTheEntryForTheWholeClassAndAnyNumberOfThreads)
+{
+    for (const int threads : {1, 2, 16}) {
+        const Hardware hardware = hardware_with({Machine::automatic, {.stream_rows = 32}}, threads);
+        EXPECT_TRUE(as_computed(problem_, hardware).is_tuned);
+        EXPECT_EQ(first_launch(problem_, hardware).stream_rows, 32);
+        const Problem same = cost::problem_of(cost::parse_shape("b2_h2_n600x513_d20"), DType::float32, false, {});
+        EXPECT_EQ(first_launch(same, hardware).stream_rows, 32);
+    }
+    const Hardware hardware = hardware_with({Machine::automatic, {.stream_rows = 32}});
+    for (const char* const name : {"b1_h4_n1025_d64", "b1_h5_n1000_d64", "b1_h4_n1000_d65", "b1_h4_n1000_d64_causal",
+                                   "b1_h4kv2_n1000_d64", "b1_h4_n1000_d64_varlen", "b1_h4_n512_d64"}) {
+        const Problem other = cost::problem_of(cost::parse_shape(name), DType::float32, false, {});
+        EXPECT_FALSE(as_computed(other, hardware).is_tuned) << name;
+    }
+    EXPECT_FALSE(
+        as_computed(cost::problem_of(cost::parse_shape("b1_h4_n1000_d64"), DType::bfloat16, false, {}), hardware)
+            .is_tuned);
+}
+
+TEST_F(TunedPlan, LeavesAloneWhatTheCallerChose)
+{
+    const Hardware hardware = hardware_with({Machine::automatic, {.stream_rows = 32}});
+    Problem named = problem_;
+    named.choice.machine = Machine::host;
+    EXPECT_FALSE(as_computed(named, hardware).is_tuned);
+    Problem tiled = problem_;
+    tiled.choice.tiling.resident_rows = 64;
+    EXPECT_FALSE(as_computed(tiled, hardware).is_tuned);
+    EXPECT_EQ(as_computed(tiled, hardware).choice.tiling.stream_rows, 0);
+}
+
+TEST_F(TunedPlan, AnEntryThatCannotRunIsAsIfItWereNotThere)
+{
+    const int automatic = first_launch(problem_, host_with(2)).stream_rows;
+    for (const tuning::Choice& choice :
+         {tuning::Choice{Machine::tensor, {}}, tuning::Choice{Machine::automatic, {.resident_rows = 7}},
+          tuning::Choice{Machine::plain, {.stream_rows = 3}}, tuning::Choice{}}) {
+        const Hardware hardware = hardware_with(choice);
+        const Problem computed = as_computed(problem_, hardware);
+        EXPECT_FALSE(computed.is_tuned) << tuning::text_of(choice);
+        EXPECT_EQ(computed.choice.machine, Machine::automatic);
+        EXPECT_EQ(computed.choice.tiling, Tiling{});
+        EXPECT_EQ(first_launch(problem_, hardware).stream_rows, automatic);
+    }
+    Hardware cuda = hardware_with({});
+    cuda.is_device = true;
+    cuda.backend = Backend::cuda;
+    table_.entries[tuning::class_of(problem_, Backend::cuda)].choice.machine = Machine::hopper;
+    EXPECT_FALSE(as_computed(problem_, cuda).is_tuned);
+}
+
+} // namespace
+} // namespace flashomp
