@@ -51,7 +51,7 @@ TEST(TuneCandidates, OnAGpuAreMachinesTeamsAndPlainBlocks)
     hardware.is_device = true;
     hardware.device = 0;
     hardware.multiprocessors = 132;
-    const Problem problem = cost::problem_of(cost::parse_shape("b1_h4_n1024_d64"), DType::float32, false, {});
+    const Problem problem = cost::problem_of(cost::parse_shape("b1_h4_n1024_d256"), DType::float32, false, {});
     const auto has = [](const std::vector<Choice>& all, const Choice& choice) {
         return std::find(all.begin(), all.end(), choice) != all.end();
     };

@@ -2,6 +2,7 @@
 #include "plan.hpp"
 
 #include "host.hpp"
+#include "refusal.hpp"
 #include "shape.hpp"
 
 #include <gtest/gtest.h>
@@ -42,6 +43,56 @@ TEST(HostPlan, StreamRowsOfTheForwardPassAreThoseOfAnyNumberOfThreads)
             }
         }
     }
+}
+
+TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = host_with(2);
+    hardware.is_device = true;
+    hardware.device = 0;
+    const auto machines = [&](const char* shape, DType dtype, double softcap, bool has_hopper) {
+        hardware.has_hopper = has_hopper;
+        Problem problem = cost::problem_of(cost::parse_shape(shape), dtype, true, {});
+        problem.softcap = softcap;
+        return plan(problem, hardware).machine_name; // of dQ, then of dK and dV
+    };
+    EXPECT_EQ(machines("b1_h4_n1024_d64", DType::bfloat16, 30, true), "hopper");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::bfloat16, 0, true), "hopper");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper+tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, false), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d64", DType::float32, 30, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float32, 0, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::float32, 0, true), "plain");
+}
+
+TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = host_with(2);
+    hardware.is_device = true;
+    hardware.device = 0;
+    const auto reads_twice = [&](const char* shape, DType dtype) {
+        return plan(cost::problem_of(cost::parse_shape(shape), dtype, true, {}), hardware).passes.at(1).sums_apart;
+    };
+    EXPECT_TRUE(reads_twice("b1_h4_n1024_d256", DType::bfloat16));
+    EXPECT_TRUE(reads_twice("b1_h4_n1024_d128", DType::float32));
+    EXPECT_FALSE(reads_twice("b1_h4_n1024_d128", DType::bfloat16));
+    EXPECT_FALSE(reads_twice("b1_h4_n1024_d256", DType::float32)); // plain
+}
+
+TEST(Plan, MoreItemsThanAreCountableAreRefused)
+{
+    const Problem problem = cost::problem_of(cost::parse_shape("b100000_h30000_n1_d8"), DType::bfloat16, false, {});
+    Hardware hardware = host_with(2);
+    hardware.is_device = true;
+    testing::expect_refused("q had 3000000000 blocks of rows in all sequences and heads; at most 2000000000",
+                            [&] { static_cast<void>(plan(problem, hardware)); });
 }
 
 /// A table with one entry, for the class of a problem.
