@@ -18,6 +18,14 @@ Hardware host_with(int threads)
     return hardware;
 }
 
+Hardware gpu()
+{
+    Hardware hardware = host_with(2);
+    hardware.is_device = true;
+    hardware.device = 0;
+    return hardware;
+}
+
 offload::Launch first_launch(const Problem& problem, const Hardware& hardware)
 {
     return plan(as_computed(problem, hardware), hardware).passes.front().launch;
@@ -50,9 +58,7 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     if (!offload::has_gpu_code()) {
         GTEST_SKIP() << "this build has no GPU code";
     }
-    Hardware hardware = host_with(2);
-    hardware.is_device = true;
-    hardware.device = 0;
+    Hardware hardware = gpu();
     const auto machines = [&](const char* shape, DType dtype, double softcap, bool has_hopper) {
         hardware.has_hopper = has_hopper;
         Problem problem = cost::problem_of(cost::parse_shape(shape), dtype, true, {});
@@ -74,9 +80,7 @@ TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
     if (!offload::has_gpu_code()) {
         GTEST_SKIP() << "this build has no GPU code";
     }
-    Hardware hardware = host_with(2);
-    hardware.is_device = true;
-    hardware.device = 0;
+    Hardware hardware = gpu();
     const auto reads_twice = [&](const char* shape, DType dtype) {
         return plan(cost::problem_of(cost::parse_shape(shape), dtype, true, {}), hardware).passes.at(1).sums_apart;
     };
@@ -89,8 +93,7 @@ TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
 TEST(Plan, MoreItemsThanAreCountableAreRefused)
 {
     const Problem problem = cost::problem_of(cost::parse_shape("b100000_h30000_n1_d8"), DType::bfloat16, false, {});
-    Hardware hardware = host_with(2);
-    hardware.is_device = true;
+    const Hardware hardware = gpu();
     testing::expect_refused("q had 3000000000 blocks of rows in all sequences and heads; at most 2000000000",
                             [&] { static_cast<void>(plan(problem, hardware)); });
 }

@@ -1,0 +1,243 @@
+#include "launches.hpp"
+
+#include "machines.hpp"
+
+#include "cuda/tensor_shapes.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <iterator>
+
+namespace flashomp {
+
+namespace {
+
+using offload::Launch;
+using offload::Pass;
+
+int round_up(std::int64_t value, int multiple)
+{
+    return static_cast<int>((value + multiple - 1) / multiple * multiple);
+}
+
+struct Blocks {
+    int resident, stream;
+};
+
+/// The caller's block sizes where given.
+Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multiple, int stream_multiple)
+{
+    const Blocks blocks{tiling.resident_rows > 0 ? tiling.resident_rows : automatic.resident,
+                        tiling.stream_rows > 0 ? tiling.stream_rows : automatic.stream};
+    if (blocks.resident % resident_multiple != 0 || blocks.stream % stream_multiple != 0) {
+        throw Error(fmt::format("tiling was {} resident and {} stream rows; they must be multiples of {} and {}.",
+                                blocks.resident, blocks.stream, resident_multiple, stream_multiple));
+    }
+    return blocks;
+}
+
+/// Teams of a launch. libgomp keeps the stacks of at most 1024 warps between launches; with more, every launch
+/// allocates them anew.
+int teams_of(const Tiling& tiling, int team_threads)
+{
+    constexpr int most = 1024; // pieces of offload/team_arena.cpp
+    if (tiling.teams > most) {
+        throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
+    }
+    return tiling.teams > 0 ? tiling.teams : most / team_threads;
+}
+
+/// Rows of `heads` heads in blocks of at most `most`, or half, or a quarter, so that `threads` end soonest. Each block
+/// streams, and packs, all that it meets: that takes as long as the products of some rows.
+int rows_for_threads(std::int64_t rows, std::int64_t heads, int most, int fewest, int threads)
+{
+    constexpr std::int64_t packing = 48; // rows: 28 to 64 were measured on AMX, at head_dim 64 and 128
+    const auto time = [&](int each) {
+        const std::int64_t items = (rows + each - 1) / each * heads;
+        return (items + threads - 1) / threads * (each + packing);
+    };
+    int best = most;
+    for (int each = most / 2; each >= fewest; each /= 2) {
+        best = time(each) < time(best) ? each : best;
+    }
+    return best;
+}
+
+/// Host blocks: as many resident rows as the machine likes, since each block streams, and packs, all that it meets; but
+/// no more than make 16 blocks of work, nor than keep a crew's pieces in three quarters of a core's own cache. The
+/// number of threads counts only where the number of resident rows does not change the bits: where every row begins
+/// with key 0.
+Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    constexpr std::int64_t fewest_items = 16, typical_cache_bytes = std::int64_t{1} << 20;
+    constexpr int fewest_rows = 64;
+    const std::int64_t cache_bytes = hardware.core_cache_bytes;
+    const bool keys = pass == Pass::backward_key;
+    const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
+    const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
+    const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
+    if (pass == Pass::forward && rows <= isa.lanes / 2) { // not rounded up: for the machine of few rows
+        return {static_cast<int>(rows), 128};
+    }
+    const auto fits = [&](const Blocks& b) {
+        const std::int64_t floats =
+            isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream, static_cast<int>(problem.head_dim),
+                       static_cast<int>(problem.head_dim_v));
+        return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
+    };
+    Blocks blocks{isa.most_rows, 128};
+    const bool by_threads = pass == Pass::forward && problem.window.left < 0;
+    while (!by_threads && blocks.resident > fewest_rows &&
+           (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
+        blocks.resident /= 2;
+    }
+    while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
+        blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
+    }
+    if (by_threads) { // last: the stream rows, which do change the bits, are those of any number of threads
+        blocks.resident = rows_for_threads(rows, heads, blocks.resident, fewest_rows, hardware.threads);
+    }
+    return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
+            static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
+}
+
+Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
+{
+    const Tiling& tiling = problem.choice.tiling;
+    const Blocks blocks =
+        chosen(tiling, host_blocks(isa, pass, problem, hardware), tiling.resident_rows > 0 ? isa.lanes : 1, 1);
+    Launch launch;
+    launch.pass = pass;
+    launch.resident_rows = blocks.resident;
+    launch.stream_rows = blocks.stream;
+    launch.crews = hardware.threads;
+    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
+                                    static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+    return launch;
+}
+
+/// Shared memory of a CUDA block: what compute capability 8.6 has, the least of those that run this build.
+constexpr std::int64_t cuda_block_floats = (std::int64_t{99} << 10) / 4;
+constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
+
+static_assert([] {
+    for (const Pass pass : {Pass::forward, Pass::backward_query, Pass::backward_key}) {
+        for (const int depth : {64, 128, 256}) {
+            for (const offload::Operands operands : {offload::Operands::bits16, offload::Operands::tf32}) {
+                if (cuda::tensor_shared_bytes(operands, pass, depth, false) > 4 * cuda_block_floats ||
+                    cuda::tensor_shared_bytes(operands, pass, depth, true) > 4 * cuda_block_floats) {
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}());
+
+/// Plain blocks whose pieces fit the team-local memory of a GPU: the fastest on an H200, fastest first (OpenMP,
+/// measured at head_dim 64, docs/offload.md). A CUDA block has more memory, and 64 x 32 scores are work for all its
+/// threads.
+Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    static constexpr Blocks all[] = {{64, 32}, {64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    const bool is_cuda = hardware.backend == Backend::cuda;
+    const Blocks* const candidates = is_cuda ? std::begin(all) : std::begin(all) + 1;
+    const std::int64_t most_floats = is_cuda ? cuda_block_floats : offload::team_memory_floats();
+    const Tiling& tiling = problem.choice.tiling;
+    const auto d = static_cast<int>(problem.head_dim);
+    const auto dv = static_cast<int>(problem.head_dim_v);
+    const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
+    const auto fits = [&](const Blocks& b) { return floats(b) <= most_floats; };
+    Blocks automatic = *std::find_if(candidates, std::end(all) - 1, fits);
+    const std::int64_t resident = pass == Pass::backward_key ? problem.seqlen_k : problem.seqlen_q;
+    if (resident < automatic.resident) { // few queries: no rows in vain, and longer steps along the keys
+        automatic.resident = round_up(std::max<std::int64_t>(resident, 1), 4);
+        while (automatic.stream < 64 && fits({automatic.resident, 2 * automatic.stream})) {
+            automatic.stream *= 2;
+        }
+    }
+    const Blocks blocks = chosen(tiling, automatic, 4, 4);
+    Launch launch;
+    launch.pass = pass;
+    launch.resident_rows = blocks.resident;
+    launch.stream_rows = blocks.stream;
+    launch.crew_floats = floats(blocks);
+    launch.needs_memory = !hardware.is_device || (tiling.global_memory && !is_cuda);
+    if (!launch.needs_memory && !fits(blocks)) {
+        throw Error(fmt::format("tiling was {} resident and {} stream rows, which need {} bytes of shared memory at "
+                                "this head_dim; at most {} are there.",
+                                blocks.resident, blocks.stream, 4 * launch.crew_floats, 4 * most_floats));
+    }
+    if (is_cuda) {
+        if (tiling.team_threads > cuda_plain_warps) {
+            throw Error(fmt::format("tiling.team_threads was {}; allowed on the cuda backend are 1 to {}.",
+                                    tiling.team_threads, cuda_plain_warps));
+        }
+        launch.device = hardware.device;
+        launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : cuda_plain_warps;
+    } else if (hardware.is_device) {
+        // Two warps a team were fastest.
+        launch.device = hardware.device;
+        launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
+        launch.crews = teams_of(tiling, launch.crew_threads);
+    } else {
+        launch.crew_threads = hardware.threads;
+        launch.crews = 1;
+    }
+    return launch;
+}
+
+/// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
+int heads_together(Pass pass, const Problem& problem)
+{
+    constexpr std::int64_t cache_bytes = std::int64_t{32} << 20; // of an H200's 50 MB
+    if (problem.causal == Causal::none || !problem.starts_q.empty()) {
+        return 1;
+    }
+    const bool keys = pass == Pass::backward_key;
+    const std::int64_t group = problem.heads_q / problem.heads_kv;
+    const std::int64_t streamed = static_cast<std::int64_t>(size_of(problem.dtype)) *
+                                  (problem.head_dim + problem.head_dim_v) *
+                                  (keys ? problem.seqlen_q * group : problem.seqlen_k);
+    const std::int64_t heads = cache_bytes / std::max<std::int64_t>(1, streamed) * (keys ? 1 : group);
+    return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
+}
+
+Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    Launch launch;
+    launch.pass = pass;
+    launch.depth = problem.kernel_depth();
+    const offload::TensorShape shape = shape_of(machine, pass, problem, hardware);
+    launch.resident_rows = shape.resident_rows();
+    launch.stream_rows = shape.stream_rows;
+    launch.needs_memory = false;
+    launch.device = hardware.device;
+    launch.crew_threads = shape.warps;
+    if (hardware.backend == Backend::openmp) {
+        launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
+    }
+    launch.heads_together = heads_together(pass, problem);
+    return launch;
+}
+
+} // namespace
+
+Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    switch (machine) {
+    case Machine::hopper:
+    case Machine::tensor:
+        return tensor_pass(machine, pass, problem, hardware);
+    case Machine::plain:
+        return plain_pass(pass, problem, hardware);
+    case Machine::host:
+    case Machine::automatic:
+        break;
+    }
+    return host_pass(pass, problem, hardware, offload::isa_for(*hardware.isa, kernel_element(problem.dtype)));
+}
+
+} // namespace flashomp

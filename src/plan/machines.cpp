@@ -1,0 +1,112 @@
+#include "machines.hpp"
+
+#include "cuda/tensor_shapes.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <fmt/format.h>
+
+namespace flashomp {
+
+using offload::Pass;
+
+const char* name_of(Machine machine)
+{
+    switch (machine) {
+    case Machine::hopper:
+        return "hopper";
+    case Machine::tensor:
+        return "tensor";
+    case Machine::plain:
+        return "plain";
+    case Machine::host:
+        return "host";
+    case Machine::automatic:
+        break;
+    }
+    return "automatic";
+}
+
+offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    const auto shape = hardware.backend == Backend::cuda ? cuda::kernel_shape
+                       : machine == Machine::hopper      ? offload::hopper_shape
+                                                         : offload::tensor_shape;
+    return shape(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(), problem.is_modified());
+}
+
+namespace {
+
+/// Why the tensor or Hopper machine cannot run a pass; empty where it can.
+std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    const Tiling& tiling = problem.choice.tiling;
+    const bool is_openmp = hardware.backend == Backend::openmp;
+    if (!hardware.is_device ||
+        (is_openmp && !offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))) {
+        return "the call runs on a GPU";
+    }
+    if (machine == Machine::hopper && !hardware.has_hopper) {
+        return "the GPU has compute capability 9.0 and the build its kernels";
+    }
+    if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
+        return "tiling leaves the block sizes, team_threads and global_memory alone";
+    }
+    if (shape_of(machine, pass, problem, hardware).fragments == 0) {
+        return "there is a kernel for the head dim and options";
+    }
+    return {};
+}
+
+} // namespace
+
+bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (hardware.backend == Backend::cuda) {
+        return cuda::sums_apart(pass, problem.kernel_depth());
+    }
+    return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
+                               problem.is_modified());
+}
+
+Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    Machine wanted = problem.choice.machine;
+    if (wanted == Machine::hopper && hardware.backend == Backend::cuda) {
+        wanted = Machine::automatic; // what runs where dispatch finds no Hopper kernel for an option's pass
+    }
+    if (wanted == Machine::host && hardware.is_device) {
+        throw Error(
+            "machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor, hopper.");
+    }
+    if (wanted == Machine::automatic && !hardware.is_device) {
+        return Machine::host;
+    }
+    if (wanted == Machine::host || wanted == Machine::plain) {
+        return wanted;
+    }
+    if (pass == Pass::backward_query && problem.bias && problem.dtype == DType::float32) {
+        // The pass of dbias, which only the plain machine has, takes LSE with what this one adds to it, so that
+        // probabilities sum to 1: those of the same arithmetic. Where dbias is not asked for, dq is to be the same.
+        return Machine::plain;
+    }
+    const bool is_option_pass = pass == Pass::backward_bias || pass == Pass::backward_sink;
+    if (wanted != Machine::automatic) {
+        const std::string obstacle = obstacle_to(wanted, pass, problem, hardware);
+        if (!obstacle.empty() && !is_option_pass) {
+            throw Error(fmt::format("machine was {}, which is allowed only where {}.", name_of(wanted), obstacle));
+        }
+        return obstacle.empty() ? wanted : Machine::plain;
+    }
+    for (const Machine machine : {Machine::hopper, Machine::tensor}) {
+        if (machine == Machine::hopper && hardware.backend == Backend::cuda) {
+            continue; // whether it has a kernel is known when there are parameters: dispatch asks
+        }
+        if (obstacle_to(machine, pass, problem, hardware).empty()) {
+            return machine;
+        }
+    }
+    return Machine::plain;
+}
+
+} // namespace flashomp
