@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <string>
-#include <unistd.h>
 
 namespace flashomp::offload {
 
@@ -31,11 +30,6 @@ RunPass open(const std::string& name)
     return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
 }
 
-bool is_there(const std::string& name)
-{
-    return has_gpu_code() && access(path_of(name).c_str(), R_OK) == 0;
-}
-
 RunPass hopper()
 {
     static const RunPass run = FLASHOMP_HAS_HOPPER != 0 ? open("hopper") : nullptr;
@@ -44,13 +38,13 @@ RunPass hopper()
 
 RunPass float32()
 {
-    static const RunPass run = open("float32");
+    static const RunPass run = has_gpu_code() ? open("float32") : nullptr;
     return run;
 }
 
 RunPass wide()
 {
-    static const RunPass run = open("wide");
+    static const RunPass run = has_gpu_code() ? open("wide") : nullptr;
     return run;
 }
 
@@ -68,9 +62,10 @@ bool has_gpu_code()
 
 bool has_tensor_machine(Element element, int depth)
 {
-    static const bool has_float32 = is_there("float32");
-    static const bool has_wide = is_there("wide");
-    return operands_of(element) == Operands::tf32 ? has_float32 : (depth > 128 ? has_wide : has_gpu_code());
+    if (operands_of(element) == Operands::tf32) {
+        return float32() != nullptr;
+    }
+    return depth > 128 ? wide() != nullptr : has_gpu_code();
 }
 
 Ran run_tensor(const Params& params, const Launch& launch)

@@ -74,7 +74,7 @@ Ran run_tensor(const Params& params, const Launch& launch);
 bool has_gpu_code();
 
 /// Whether the tensor-core machine is there for tensors of an element type and depth (Launch). float32 and depths
-/// beyond 128 are libraries of their own, opened when they are first run.
+/// beyond 128 are libraries of their own, opened when somebody first asks.
 bool has_tensor_machine(Element element, int depth);
 
 /// A pass on the tensor-core machine with Hopper's warpgroup products. Only after load_hopper_machine() was true.

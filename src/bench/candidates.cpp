@@ -1,7 +1,5 @@
 #include "candidates.hpp"
 
-#include "flashomp/error.hpp"
-
 #include <algorithm>
 
 namespace flashomp::bench {

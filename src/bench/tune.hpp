@@ -37,7 +37,8 @@ struct Tuned {
     std::string shape, direction;
     std::vector<Trial> trials; ///< the first is plan()'s own choice
     std::size_t best = 0;      ///< of them
-    /// Seconds of the first and of the best, once more with only the two in turn, where the best is another.
+    /// Seconds of the first and of the best, once more with only the two in turn, where another than
+    /// the first was ahead by the least gain.
     std::optional<std::pair<double, double>> again;
     std::string failure; ///< empty, or why nothing was measured
 

@@ -38,7 +38,7 @@ The best goes to the table, for calls with shapes of the same class: everything 
 up to powers of two. It counts for this device, driver and build. docs/tuning.md says more.
 
 The table is the file that FLASHOMP_TUNING names, else flashomp/tuning.json in $XDG_CACHE_HOME or in ~/.cache.
-FLASHOMP_TUNING=off makes calls ignore it and the table that was shipped.
+FLASHOMP_TUNING=off makes calls ignore it and the table that was shipped, FLASHOMP_TUNING=shipped all but that one.
 
 Suites:
 {}
@@ -82,23 +82,26 @@ std::filesystem::path target_of(const TuneFlags& flags)
     const tuning::Place place = tuning::user_place();
     std::filesystem::path target = flags.out.empty() ? place.file : std::filesystem::path(flags.out);
     if (target.empty()) {
-        throw Error(
-            place.is_off || place.is_shipped_only
-                ? "FLASHOMP_TUNING named no file; allowed with tune is the name of one, or --out or --dry-run."
-                : "HOME was not set; FLASHOMP_TUNING, --out or --dry-run is needed to say where the table goes.");
+        if (place.is_off || place.is_shipped_only) {
+            throw Error(fmt::format(
+                "FLASHOMP_TUNING was {}; allowed with tune is the name of a file, or anything with --out or --dry-run.",
+                place.is_off ? "off" : "shipped"));
+        }
+        throw Error("HOME was not set; FLASHOMP_TUNING, --out or --dry-run is needed to say where the table goes.");
     }
     tuning::expect_storable(target);
     return target;
 }
 
-std::string summary(const std::vector<bench::Tuned>& all, const std::filesystem::path& target)
+std::string summary(const std::vector<bench::Tuned>& all, const TuneFlags& flags, const std::filesystem::path& target)
 {
     const auto kept =
         std::count_if(all.begin(), all.end(), [](const bench::Tuned& one) { return one.entry().has_value(); });
     const auto changed = std::count_if(all.begin(), all.end(), [](const bench::Tuned& one) { return one.best != 0; });
     return fmt::format("{} of {} are faster with another plan than the automatic one; {}", changed, kept,
-                       target.empty() ? "nothing was stored (--dry-run)"
-                                      : fmt::format("stored in {}", target.string()));
+                       flags.dry_run    ? "nothing was stored (--dry-run)"
+                       : target.empty() ? "not all of it was stored"
+                                        : fmt::format("stored in {}", target.string()));
 }
 
 int finish(const std::vector<bench::Tuned>& all, const TuneFlags& flags, const bench::TuneSettings& settings,
@@ -118,7 +121,7 @@ int finish(const std::vector<bench::Tuned>& all, const TuneFlags& flags, const b
                     {"tuned", tuned_json(all)}});
     } else {
         print_tuned(all);
-        fmt::print("{}\nran on {}\n", summary(all, target), choose_place(settings.options).name);
+        fmt::print("{}\nran on {}\n", summary(all, flags, target), choose_place(settings.options).name);
     }
     const bool is_wrong = std::any_of(all.begin(), all.end(), [](const bench::Tuned& one) { return one.has_wrong(); });
     return is_wrong ? status_falls_short : status_ok;
@@ -145,6 +148,7 @@ int run_tune(const TuneFlags& flags)
     const tuning::Key key = tuning_key(choose_place(settings.options).hardware);
     const std::filesystem::path target = target_of(flags);
     std::vector<bench::Tuned> all;
+    std::string not_stored; ///< why
     {
         Progress progress("tune");
         for (const cost::Shape& shape : shapes) {
@@ -155,14 +159,23 @@ int run_tune(const TuneFlags& flags)
                     all.emplace_back(tune(shape, direction == "backward", settings, [&](const std::string& step) {
                         progress.show(fmt::format("{}, {}", label, step));
                     }));
-                if (const auto entry = found.entry();
-                    entry && !target.empty()) { // what is found stays if this is stopped
+                const auto entry = found.entry();
+                if (!entry || target.empty() || !not_stored.empty()) {
+                    continue;
+                }
+                try { // now: what is found stays if this is stopped
                     tuning::store(target, {key, {{found.shape_class, *entry}}});
+                } catch (const Error& error) {
+                    not_stored = error.what();
                 }
             }
         }
     }
-    return finish(all, flags, settings, target);
+    const int status = finish(all, flags, settings, not_stored.empty() ? target : std::filesystem::path());
+    if (!not_stored.empty()) {
+        throw Error(not_stored);
+    }
+    return status;
 }
 
 } // namespace
@@ -185,6 +198,9 @@ void add_tune_command(CLI::App& app, Command& chosen)
         ->group("Output");
     add_run_options(*command, flags->run);
     command->remove_option(command->get_option("--machine")); // what is to be found out
+    command->get_option("--dtype")->description("float32 (default), bfloat16 or float16");
+    command->get_option("--backend")
+        ->description("auto (default: cuda where it is built and finds a GPU, else openmp), openmp or cuda");
     command->callback([flags, &chosen] { chosen = [flags] { return run_tune(*flags); }; });
 }
 

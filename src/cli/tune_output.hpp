@@ -5,7 +5,6 @@
 
 #include "tune.hpp"
 
-#include <filesystem>
 #include <vector>
 
 #include <nlohmann/json.hpp>

@@ -135,14 +135,22 @@ const offload::HostIsa& choose_host_isa()
 const std::string& cpu_model()
 {
     static const std::string model = [] {
+        // x86 has a name; AArch64 numbers for who made it and which part it is, which will do.
         std::ifstream lines("/proc/cpuinfo");
-        for (std::string line; std::getline(lines, line);) {
-            if (const std::size_t colon = line.find(": ");
-                line.starts_with("model name") && colon != std::string::npos) {
+        std::string numbers;
+        for (std::string line; std::getline(lines, line) && !line.empty();) { // of the first CPU
+            const std::size_t colon = line.find(": ");
+            if (colon == std::string::npos) {
+                continue;
+            }
+            if (line.starts_with("model name")) {
                 return line.substr(colon + 2);
             }
+            if (line.starts_with("CPU implementer") || line.starts_with("CPU part")) {
+                numbers += (numbers.empty() ? "CPU " : " ") + line.substr(colon + 2);
+            }
         }
-        return std::string();
+        return numbers;
     }();
     return model;
 }

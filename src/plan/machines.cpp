@@ -41,10 +41,12 @@ namespace {
 std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     const Tiling& tiling = problem.choice.tiling;
-    const bool is_openmp = hardware.backend == Backend::openmp;
-    if (!hardware.is_device ||
-        (is_openmp && !offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))) {
+    if (!hardware.is_device) {
         return "the call runs on a GPU";
+    }
+    if (hardware.backend == Backend::openmp &&
+        !offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth())) {
+        return "the build has GPU code, with libflashomp_float32 and libflashomp_wide beside libflashomp";
     }
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";

@@ -102,16 +102,14 @@ std::vector<Pass> passes_of(const Problem& problem)
     return passes;
 }
 
-/// Whether plan(), and what it leaves to dispatch, would take the machine and tiling.
+/// Whether plan(), and what it leaves to dispatch, takes the machine and tiling.
 bool can_plan(const Problem& problem, const Hardware& hardware)
 {
     if (hardware.backend == Backend::cuda && problem.choice.machine == Machine::hopper) {
         return false; // automatic where there is a kernel, an error where there is none
     }
     try {
-        for (const Pass pass : passes_of(problem)) {
-            static_cast<void>(launch_of(machine_of(pass, problem, hardware), pass, problem, hardware));
-        }
+        static_cast<void>(plan(problem, hardware));
     } catch (const Error&) {
         return false;
     }

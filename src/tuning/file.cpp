@@ -66,10 +66,9 @@ Value word_at(const Json& json, const char* name)
     return *value;
 }
 
-/// A size of a tiling, or 0.
-int size_at(const Json& json, const char* name)
+/// A size, or 0. Not more than anybody stores: a call must not fail for want of the memory that a table asks for.
+int size_at(const Json& json, const char* name, int most)
 {
-    constexpr int most = 1 << 20;
     const int value = json.at(name).get<int>();
     if (value < 0 || value > most) {
         throw Error(std::string(name) + " is " + std::to_string(value));
@@ -83,7 +82,7 @@ std::pair<ShapeClass, Entry> parse_entry(const Json& json)
     shape.backend = word_at<Backend>(json, "backend");
     shape.is_backward = word_at<bool>(json, "direction");
     shape.dtype = word_at<DType>(json, "dtype");
-    shape.depth = size_at(json, "head_dim");
+    shape.depth = size_at(json, "head_dim", 256);
     shape.mask = word_at<Mask>(json, "mask");
     shape.is_modified = json.at("modified").get<bool>();
     shape.is_packed = json.at("packed").get<bool>();
@@ -94,10 +93,11 @@ std::pair<ShapeClass, Entry> parse_entry(const Json& json)
     Entry entry;
     entry.choice.machine = word_at<Machine>(json, "machine");
     Tiling& tiling = entry.choice.tiling;
-    tiling.resident_rows = size_at(json, "resident_rows");
-    tiling.stream_rows = size_at(json, "stream_rows");
-    tiling.teams = size_at(json, "teams");
-    tiling.team_threads = size_at(json, "team_threads");
+    constexpr int most_rows = 1024, most_teams = 1024, most_threads = 32;
+    tiling.resident_rows = size_at(json, "resident_rows", most_rows);
+    tiling.stream_rows = size_at(json, "stream_rows", most_rows);
+    tiling.teams = size_at(json, "teams", most_teams);
+    tiling.team_threads = size_at(json, "team_threads", most_threads);
     tiling.global_memory = json.at("global_memory").get<bool>();
     entry.shape = json.at("measured").get<std::string>();
     entry.machine = json.at("ran_as").get<std::string>();
@@ -178,8 +178,11 @@ std::vector<Table> read_tables(const fs::path& file)
     if (status.type() == fs::file_type::not_found) {
         return {};
     }
-    std::ifstream stream(file, std::ios::binary);
-    if (error || status.type() != fs::file_type::regular || !stream) {
+    std::ifstream stream;
+    if (!error && status.type() == fs::file_type::regular) { // to open a FIFO would be to wait for its writer
+        stream.open(file, std::ios::binary);
+    }
+    if (!stream.is_open()) {
         io::fail(file, "cannot be read; a tuning table is a regular file that its user can read.");
     }
     const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -214,7 +217,7 @@ void store(const fs::path& file, const Table& found)
     const FolderLock lock(fs::absolute(file).parent_path());
     std::vector<Table> tables = read_tables(file);
     merge(tables, found);
-    if (tables.size() > most_tables) {
+    while (tables.size() > most_tables) {
         tables.erase(tables.begin());
     }
     const std::string text = json_text(tables);

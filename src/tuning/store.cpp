@@ -2,8 +2,6 @@
 
 #include "file.hpp"
 
-#include "flashomp/error.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

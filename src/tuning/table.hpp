@@ -43,7 +43,7 @@ struct Choice {
     friend bool operator==(const Choice&, const Choice&) = default;
 };
 
-/// "auto", "plain, 32 x 16 rows, 4 threads a team".
+/// "auto", "plain, 32 resident rows, 16 stream rows, 4 threads a team".
 [[nodiscard]] std::string text_of(const Choice& choice);
 
 /// The best choice for a class, and the measurement behind it.

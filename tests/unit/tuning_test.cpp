@@ -12,6 +12,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace flashomp::tuning {
@@ -174,6 +175,22 @@ TEST_F(TuningFile, SeveralStoreAtOnceAndNothingIsLost)
         writer.join();
     }
     EXPECT_EQ(read_tables(file).at(0).entries.size(), 20U);
+}
+
+TEST_F(TuningFile, AFifoIsRefusedWithoutWaitingForItsWriter)
+{
+    const fs::path file = folder_ / "fifo";
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    EXPECT_THROW(static_cast<void>(read_tables(file)), Error);
+}
+
+TEST_F(TuningFile, SizesThatNobodyStoresAreRefused)
+{
+    for (const Tiling& tiling : {Tiling{.resident_rows = 1025}, Tiling{.stream_rows = 1025}, Tiling{.teams = 1025},
+                                 Tiling{.team_threads = 33}, Tiling{.stream_rows = -4}}) {
+        const Table table = table_of("a", {{class_named("b1_h1_n8_d8"), {Machine::automatic, tiling}}});
+        EXPECT_THROW(static_cast<void>(parse_tables(json_text({table}), "text")), Error);
+    }
 }
 
 TEST_F(TuningFile, OthersAreRefusedAndLeftAsTheyAre)
