@@ -102,7 +102,12 @@ Place choose_place(const Options& options)
     const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
     place.hardware.threads = options.threads > 0 ? options.threads : threads;
     place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    place.hardware.tuned = tuning::tables_for(cpu_model(), place.hardware.isa->name);
+    const auto on_host = [&](std::string_view reason) {
+        place.hardware.tuned = tuning::tables_for(cpu_model(), place.hardware.isa->name);
+        place.name = host_name(place.hardware.threads);
+        place.note = on_host_because(reason);
+        return place;
+    };
     const Device& wanted = options.device;
     if (options.stream && place.hardware.backend != Backend::cuda) {
         throw Error(
@@ -111,9 +116,7 @@ Place choose_place(const Options& options)
     // The host machine was named, and it runs nowhere else: the choice of device is made with it.
     const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
-        place.name = host_name(place.hardware.threads);
-        place.note = on_host_because("asked for");
-        return place;
+        return on_host("asked for");
     }
     const std::vector<DeviceInfo> found = devices(place.hardware.backend);
     if (wanted.kind == Device::Kind::gpu &&
@@ -126,9 +129,7 @@ Place choose_place(const Options& options)
                                     "are: host, or another OMP_TARGET_OFFLOAD.",
                                     why_no_device()));
         }
-        place.name = host_name(place.hardware.threads);
-        place.note = on_host_because(why_no_device());
-        return place;
+        return on_host(why_no_device());
     }
     const DeviceInfo& device = found[wanted.kind == Device::Kind::gpu ? static_cast<std::size_t>(wanted.index) : 0];
     place.hardware.is_device = true;

@@ -1,5 +1,7 @@
 #include "machines.hpp"
 
+#include "words.hpp"
+
 #include "cuda/tensor_shapes.hpp"
 
 #include "flashomp/error.hpp"
@@ -9,23 +11,6 @@
 namespace flashomp {
 
 using offload::Pass;
-
-const char* name_of(Machine machine)
-{
-    switch (machine) {
-    case Machine::hopper:
-        return "hopper";
-    case Machine::tensor:
-        return "tensor";
-    case Machine::plain:
-        return "plain";
-    case Machine::host:
-        return "host";
-    case Machine::automatic:
-        break;
-    }
-    return "automatic";
-}
 
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
@@ -96,7 +81,8 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
     if (wanted != Machine::automatic) {
         const std::string obstacle = obstacle_to(wanted, pass, problem, hardware);
         if (!obstacle.empty() && !is_option_pass) {
-            throw Error(fmt::format("machine was {}, which is allowed only where {}.", name_of(wanted), obstacle));
+            throw Error(
+                fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
         }
         return obstacle.empty() ? wanted : Machine::plain;
     }

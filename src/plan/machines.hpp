@@ -6,9 +6,6 @@
 
 namespace flashomp {
 
-/// As in Report::machine, of one pass.
-const char* name_of(Machine machine);
-
 /// Block shape of a tensor or Hopper kernel; no fragments: there is none.
 offload::TensorShape shape_of(Machine machine, offload::Pass pass, const Problem& problem, const Hardware& hardware);
 

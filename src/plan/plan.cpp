@@ -4,6 +4,7 @@
 #include "launches.hpp"
 #include "machines.hpp"
 #include "mask.hpp"
+#include "words.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -119,8 +120,8 @@ bool can_plan(const Problem& problem, const Hardware& hardware)
 /// Adds a machine to the names of a plan, once.
 void add_name(std::string& names, const PassPlan& pass)
 {
-    const std::string name =
-        pass.machine == Machine::host ? fmt::format("host-{}", pass.isa->name) : std::string(name_of(pass.machine));
+    const std::string name = pass.machine == Machine::host ? fmt::format("host-{}", pass.isa->name)
+                                                           : std::string(tuning::word_of(pass.machine));
     if (names.find(name) == std::string::npos) {
         names += (names.empty() ? "" : "+") + name;
     }
