@@ -40,6 +40,8 @@ struct TensorConfig {
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
         accumulators = pass == Pass::backward_key ? 2 : 1,
+        // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
+        panel_in_memory = FLASHOMP_HOPPER != 0 && pass == Pass::backward_key && head_depth == 128,
         one_loop = pass == Pass::backward_key && head_depth == 128, // two need more registers than there are
         copies_stats = pass == Pass::backward_key,
         defers = shape_of(pass, head_depth, is_modified).defers,

@@ -31,12 +31,12 @@ FLASHOMP_INLINE void acquire_map(const void* map)
     }
 }
 
-/// mbarrier.init, for one arrival a phase, by thread 0.
-FLASHOMP_INLINE void barrier_init(std::uint32_t barrier, unsigned thread)
+/// mbarrier.init, for so many arrivals a phase, by thread 0.
+FLASHOMP_INLINE void barrier_init(std::uint32_t barrier, int arrivals, unsigned thread)
 {
     if (is_nvptx()) {
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, %1, 0; @p mbarrier.init.shared_cta.b64 [%0], 1; }" ::"r"(barrier),
-                     "r"(thread));
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, %1, 0; @p mbarrier.init.shared_cta.b64 [%0], %2; }" ::"r"(barrier),
+                     "r"(thread), "r"(arrivals));
     }
 }
 
@@ -60,28 +60,18 @@ FLASHOMP_INLINE void barrier_wait(std::uint32_t barrier, unsigned parity)
     }
 }
 
-/// mbarrier.test_wait.parity: whether the phase of this parity has ended.
-FLASHOMP_INLINE bool barrier_test(std::uint32_t barrier, unsigned parity)
-{
-    std::uint32_t done = 1;
-    if (is_nvptx()) {
-        asm volatile(
-            "{ .reg .pred done; mbarrier.test_wait.parity.shared_cta.b64 done, [%1], %2; selp.u32 %0, 1, 0, done; }"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity));
-    }
-    return done != 0;
-}
-
-/// cp.async.bulk.tensor.5d, by one lane of the warp: all panels of the map's box from (row, head, batch) on.
-FLASHOMP_INLINE void copy_box(std::uint32_t shared, const void* map, int row, int head, int batch,
+/// cp.async.bulk.tensor.5d, by one lane of the warp: all panels of the map's box from (row, head, batch) on. Its
+/// `bytes` are added to those that the barrier waits for (mbarrier.arrive.expect_tx).
+FLASHOMP_INLINE void copy_box(std::uint32_t shared, const void* map, int row, int head, int batch, unsigned bytes,
                               std::uint32_t barrier)
 {
     if (is_nvptx()) {
         asm volatile("{ .reg .pred p; .reg .u64 m; elect.sync _|p, 0xffffffff; mov.u64 m, %1;"
+                     " @p mbarrier.arrive.expect_tx.shared_cta.b64 _, [%5], %6;"
                      " @p cp.async.bulk.tensor.5d.shared_cluster.global.mbarrier_complete_tx_bytes [%0],"
                      " [m, {0, %2, 0, %3, %4}], [%5]; }" ::"r"(shared),
-                     "r"(reinterpret_cast<unsigned long long>(map)), "r"(row), "r"(head), "r"(batch), "r"(barrier));
+                     "r"(reinterpret_cast<unsigned long long>(map)), "r"(row), "r"(head), "r"(batch), "r"(barrier),
+                     "r"(bytes));
     }
 }
 

@@ -1,5 +1,5 @@
-// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: products of a warpgroup, whose
-// right operands wgmma reads from team memory by itself, and blocks that the copy engine brings.
+// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: a warpgroup's products, and
+// blocks that the copy engine brings to rings of places in team memory.
 //
 // Both work on their own while the warps go on, and the warps' own work, the softmax, is long. So, where team memory
 // has room for one more block (Config::defers), what a block adds to the accumulators waits until the next block's
@@ -8,41 +8,43 @@
 #pragma once
 
 #include "tile/bulk_copy.hpp"
-#include "tile/tensor_tile.hpp"
-#include "tile/wgmma.hpp"
-
-#include <utility>
+#include "tile/warpgroup_tile.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// Config: as for TensorTile; defers, lead and sums_lead (TensorShape); accumulators: how many the algorithm has;
-/// copies_stats: whether it has column statistics; one_loop: whether registers are too few for two.
+/// Config: as for WarpgroupTile; lead and sums_lead (TensorShape); copies_stats: whether the algorithm has column
+/// statistics; one_loop: whether registers are too few for two.
 template <class Config>
-class HopperMachine : public TensorTile<Config> {
-    using Tile = TensorTile<Config>;
-    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
+class HopperMachine : public WarpgroupTile<Config> {
+    using Tile = WarpgroupTile<Config>;
+    using Tile::block_bytes, Tile::columns, Tile::threads;
 
 public:
-    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Math, typename Tile::Resident,
-        typename Tile::Scores, typename Tile::Stats, typename Tile::StreamBlock, typename Tile::WarpAccumulator;
+    using Tile::load;
+    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::StreamBlock;
     enum : int {
-        defers = Config::defers,
-        accumulators = Config::accumulators,
         lead = Config::lead,
         sums_lead = Config::sums_lead,
+        defers = Config::defers,
         score_places = Config::lead + 1,
         both_places = Config::lead + 1 + Config::defers, ///< deferred sums are read until after the next scores
         sum_places = Config::sums_lead + 1,
         barriers = both_places + sum_places,
+        /// at a barrier: one for each block that comes, one for statistics
+        arrivals = (Config::sums_lead > 0 ? 1 : 2) + (Config::copies_stats != 0 ? 1 : 0),
         asking_warps = Config::depth == 64 ? 1 : 2 + Config::copies_stats, ///< as many as were fastest
+        score_warps = Config::sums_lead > 0 ? 1 : asking_warps,            ///< of these, the first
+        sum_warp = asking_warps - 1,
+        /// Sums' places are too few to ask for a block as late as after the next products.
+        sums_early = Config::sums_lead == 1,
         bytes = 2 * Config::stream_rows * Config::depth *
                 (Config::accumulators == 2 ? 2 * both_places
                                            : score_places + (Config::sums_lead > 0 ? sum_places : both_places)),
     };
-    static_assert(bytes + (Config::accumulators == 2 ? 3 * 4 * columns * both_places : 0) + 8 * barriers +
-                      drawn_bytes <=
+    static_assert(bytes + (int{Config::panel_in_memory} != 0 ? int{Tile::Panel::bytes} : 0) +
+                      (Config::accumulators == 2 ? 3 * 4 * columns * both_places : 0) + 8 * barriers + drawn_bytes <=
                   team_memory_bytes);
 
     /// Where the blocks of a stage lie.
@@ -63,16 +65,13 @@ public:
         std::uint32_t address;
         FLASHOMP_INLINE ColumnStatsBlock operator[](Stage stage) const { return {address + stage.both * 4 * columns}; }
     };
-    struct Accumulator {
-        int index; ///< a constant once all is inlined
-    };
 
     FLASHOMP_INLINE explicit HopperMachine(const void* team_memory) : Tile(team_memory)
     {
         barriers_ = this->memory_ + team_memory_bytes - drawn_bytes - 8 * barriers;
 #pragma GCC unroll 8
         for (int i = 0; i < barriers; ++i) {
-            ptx::barrier_init(barriers_ + 8 * i, this->thread());
+            ptx::barrier_init(barriers_ + 8 * i, arrivals, this->thread());
         }
     }
 
@@ -84,50 +83,19 @@ public:
             use == StreamUse::scores ? score_places : (use == StreamUse::sums ? sum_places : both_places);
         return {this->take(places * block_bytes), use};
     }
-    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
-    {
-        Scores s;
-        s.group = (accumulators + used_scores_) * fragments;
-        ++used_scores_;
-        declare<columns / 2>(s.group);
-        return s;
-    }
-    FLASHOMP_INLINE Accumulator accumulator(int)
-    {
-        const Accumulator a{used_accumulators_};
-        ++used_accumulators_;
-        declare<depth / 2>(a.index * fragments);
-        clear(a.index * fragments, all_of_depth());
-        if constexpr (fragments > 1) {
-            clear(a.index * fragments + 1, all_of_depth());
-        }
-        return a;
-    }
     FLASHOMP_INLINE ColumnStats column_stats()
     {
         return {this->take(both_places * 4 * columns)};
-    }
-
-    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
-    {
-        this->load_resident(block, rows);
-#pragma GCC unroll 8
-        for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
-            for (int k = 0; k < depth / 16; ++k) {
-                ptx::keep(block.a[m][k], this->memory_);
-            }
-        }
     }
 
     FLASHOMP_INLINE void load(StreamBlock block, const Rows& rows)
     {
         if (by_engine_) {
             if (is_warp(asking_)) { // which takes it 100 to 200 cycles
-                ptx::copy_box(block.address, rows.map, static_cast<int>(rows.row), rows.head, rows.batch, barrier_);
+                ptx::copy_box(block.address, rows.map, static_cast<int>(rows.row), rows.head, rows.batch, block_bytes,
+                              barrier_);
             }
             asking_ = asking_warps > 1 ? 1 : 0;
-            expected_ += block_bytes;
         } else {
             copy_in<Block, threads>(block.address, rows, this->thread());
         }
@@ -167,98 +135,26 @@ public:
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
     }
 
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)
+    /// And behind the scores what is pending, if there is anything.
+    template <class... Operands>
+    FLASHOMP_INLINE void multiply(Scores& s, Operands&&... operands)
     {
-        ptx::fence_products();
-        issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
-        commit_scores();
-    }
-
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream, Scores& s2,
-                                  const Resident& block2, StreamBlock stream2)
-    {
-        ptx::fence_products();
-        issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
-        issue_scores(s2, block2, stream2, std::make_integer_sequence<int, depth / 16>());
-        commit_scores();
-    }
-
-    template <class... S>
-    FLASHOMP_INLINE void finish(S&... s)
-    {
-        ptx::wait_products<defers>(); // what is added up behind the scores may go on
-        (fetch(s), ...);
-    }
-
-    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float by, const Stats& sum)
-    {
-        this->exponentials(s, base, by, sum, finish_sums);
-    }
-
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
-    {
+        Tile::multiply(s, operands...);
         if constexpr (defers != 0) {
-            finish_sums();
-        }
-        add(a, s, stream);
-    }
-
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, bool scales,
-                                    const Stats& factor)
-    {
-        if (!s.is_rounded) {
-            finish_sums();
-        }
-        if (scales) { // true for the whole warp; most blocks move no row's base
-            scale(a.index * fragments, factor.v, all_of_depth());
-            if constexpr (fragments > 1) {
-                scale(a.index * fragments + 1, factor.v + 2, all_of_depth());
+            if (has_pending_) {
+                if constexpr (sums_lead > 0) {
+                    if (has_engine_) { // the warps' copies have arrived with those for scores
+                        arrive<Bringer::engine>(pending_sums_);
+                    }
+                    ptx::fence_products();
+                }
+                this->issue_pending();
             }
+            ptx::commit_products();
         }
-        add(a, s, stream);
-    }
-
-    template <class F>
-    FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, const F& f)
-    {
-        WarpAccumulator c;
-        get(a.index * fragments, &c.c[0][0][0], all_of_depth());
-        if constexpr (fragments > 1) {
-            get(a.index * fragments + 1, &c.c[1][0][0], all_of_depth());
-        }
-        this->store_values(c, rows, f);
     }
 
 private:
-    /// What an accumulator gets: left·right.
-    struct Sum {
-        std::uint32_t right;
-        ptx::Four left[fragments][columns / 16];
-    };
-
-    FLASHOMP_INLINE void add(const Accumulator& a, const Scores& s, StreamBlock stream)
-    {
-        Sum& sum = pending_[a.index];
-        sum.right = ptx::matrix_descriptor(stream.address, columns * 128);
-#pragma GCC unroll 8
-        for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
-            for (int k = 0; k < columns / 16; ++k) {
-                sum.left[m][k] = Tile::rounded(s, m, k);
-            }
-        }
-        if constexpr (defers == 0) {
-            ptx::fence_products();
-            issue(a.index, std::make_integer_sequence<int, columns / 16>());
-            ptx::commit_products(); // for_blocks waits
-        }
-    }
-
-    static constexpr auto all_of_depth()
-    {
-        return std::make_integer_sequence<int, depth / 2>();
-    }
-
     /// Who brings the blocks. Deciding it in every block costs time, a second loop costs registers.
     enum class Bringer { warps, engine, decided_each_time };
 
@@ -268,77 +164,95 @@ private:
     {
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
+        constexpr bool by_engine = bringer == Bringer::engine;
+        constexpr bool early = by_engine && sums_early != 0;
+        const bool loads_scores = !by_engine || this->thread() < 32 * score_warps;
+        const bool loads_sums = !by_engine || this->thread() / 32 == sum_warp;
+        // What all warps can do stands before the branch, where nobody waits for it.
         const auto load_scores = [&]() FLASHOMP_LAMBDA {
-            if (next < range.end) {
-                start<bringer>(load_block, next, ahead, Load::for_scores, ahead.both);
-                next += step;
-                advance(ahead);
+            if constexpr (defers == 0) { // or ptxas finds too few registers
+                if (loads_scores && next < range.end) {
+                    start<bringer>(load_block, next, ahead, Load::for_scores, ahead.both);
+                    next += step;
+                    advance(ahead);
+                }
+                return;
+            }
+            const int row = next;
+            const Stage stage = ahead;
+            next += step;
+            advance(ahead);
+            if (loads_scores && row < range.end) {
+                start<bringer>(load_block, row, stage, Load::for_scores, stage.both);
             }
         };
         const auto load_sums = [&]() FLASHOMP_LAMBDA {
-            if (sums_lead > 0 && next_sums < range.end) {
-                start<bringer>(load_block, next_sums, sums_ahead, Load::for_sums, both_places + sums_ahead.sums);
-                next_sums += step;
-                advance(sums_ahead);
+            const int row = next_sums;
+            const Stage stage = sums_ahead;
+            next_sums += step;
+            advance(sums_ahead);
+            if (loads_sums && row < range.end) {
+                start<bringer>(load_block, row, stage, Load::for_sums, both_places + stage.sums);
             }
         };
         // Loads follow the products, in whose time the warp that asks for them does so; but a block takes more than
         // 1000 cycles to come, so some are always on their way.
-        const bool loads = bringer != Bringer::engine || this->thread() < 32 * asking_warps;
-        if (loads) {
 #pragma GCC unroll 1
-            for (int i = 0; i < lead + defers; ++i) {
-                load_scores();
-            }
+        for (int i = 0; i < lead + defers; ++i) {
+            load_scores();
+        }
 #pragma GCC unroll 1
-            for (int i = 0; i < sums_lead; ++i) {
-                load_sums();
-            }
+        for (int i = 0; i < (early ? sum_places : sums_lead); ++i) {
+            load_sums();
         }
         if constexpr (defers != 0) {
-            arrive<bringer>(here.both, false);
+            arrive<bringer>(here.both);
             ptx::barrier<threads>();
             has_pending_ = false;
             score(range.begin, here);
             for (int j0 = range.begin;; j0 += step) {
                 const bool is_last = j0 + step >= range.end;
-                Stage following = here;
-                advance(following);
-                const bool is_there = !is_last && asks(following.both);
                 attend(j0, here);
                 pending_sums_ = both_places + here.sums;
                 if (is_last) {
                     break;
                 }
-                here = following;
-                arrive<bringer>(here.both, is_there);
+                if constexpr (early) {
+                    ptx::await_others<threads>(loads_sums);
+                    if (j0 > range.begin) {
+                        load_sums();
+                    }
+                }
+                advance(here);
+                arrive<bringer>(here.both);
                 ptx::barrier<threads>(); // all have the scores of the last block and the sums of the one before
                 has_pending_ = true;
                 score(j0 + step, here);
-                if (loads) {
-                    load_scores();
+                load_scores();
+                if constexpr (sums_lead > 0 && !early) {
                     load_sums();
                 }
             }
             if constexpr (sums_lead > 0) {
-                arrive<bringer>(pending_sums_, false);
+                arrive<bringer>(pending_sums_);
                 ptx::barrier<threads>(); // for what others copied
             }
             ptx::fence_products();
-            issue_pending(std::make_integer_sequence<int, accumulators>());
+            this->issue_pending();
             ptx::commit_products();
         } else {
             for (int j0 = range.begin; j0 < range.end; j0 += step) {
                 if constexpr (Config::refetch != 0) {
                     ptx::refetch();
                 }
-                arrive<bringer>(here.both, false);
-                ptx::wait_products<0>();
-                ptx::barrier<threads>(); // nobody reads the last block any more
-                score(j0, here);
-                if (loads) {
-                    load_scores();
+                arrive<bringer>(here.both);
+                if (bringer == Bringer::warps || (bringer == Bringer::decided_each_time && !has_engine_)) {
+                    ptx::barrier<threads>(); // what others copied
                 }
+                score(j0, here);
+                ptx::wait_products<1>(); // the sums of the last block, which these scores did not wait for
+                ptx::barrier<threads>(); // nobody reads it any more
+                load_scores();
                 attend(j0, here);
                 advance(here);
             }
@@ -352,12 +266,6 @@ private:
         stage.both = stage.both + 1 == both_places ? 0 : stage.both + 1;
     }
 
-    /// The last block's sums have been done, and the registers of their left operands are free.
-    static FLASHOMP_INLINE void finish_sums()
-    {
-        ptx::wait_products<0>();
-    }
-
     template <Bringer bringer, class LoadBlock>
     FLASHOMP_INLINE void start(const LoadBlock& load_block, int j0, Stage stage, Load what, int barrier)
     {
@@ -367,7 +275,7 @@ private:
         if (bringer == Bringer::engine || (bringer == Bringer::decided_each_time && has_engine_)) {
             by_engine_ = true;
             load_block(j0, stage, what);
-            if (is_warp(asking_)) {
+            if (expected_ > 0 && is_warp(asking_warps - 1)) {
                 ptx::barrier_expect(barrier_, expected_);
             }
         } else {
@@ -383,119 +291,17 @@ private:
         return asking_warps == 1 || this->thread() / 32 == static_cast<unsigned>(number);
     }
 
-    /// Whether the engine's copies have arrived; the answer takes its time, too.
-    FLASHOMP_INLINE bool asks(int barrier) const
-    {
-        return ptx::barrier_test(barriers_ + 8 * barrier, phases_ >> barrier & 1U);
-    }
-
     /// Waits until this thread's copies, or the engine's, have arrived.
     template <Bringer bringer>
-    FLASHOMP_INLINE void arrive(int barrier, bool is_there)
+    FLASHOMP_INLINE void arrive(int barrier)
     {
         if (bringer == Bringer::engine || (bringer == Bringer::decided_each_time && has_engine_)) {
-            if (!is_there) {
-                ptx::barrier_wait(barriers_ + 8 * barrier, phases_ >> barrier & 1U);
-            }
+            ptx::barrier_wait(barriers_ + 8 * barrier, phases_ >> barrier & 1U);
             phases_ ^= 1U << barrier;
         } else {
             ptx::copy_wait<0>();
             ptx::publish_shared();
         }
-    }
-
-    /// Groups of registers of wgmma, one for each fragment, first those of the accumulators.
-    template <int registers>
-    static FLASHOMP_INLINE void declare(int group)
-    {
-        ptx::declare_accumulators<registers>(group);
-        if constexpr (fragments > 1) {
-            ptx::declare_accumulators<registers>(group + 1);
-        }
-    }
-
-    template <int... i>
-    static FLASHOMP_INLINE void clear(int group, std::integer_sequence<int, i...>)
-    {
-        (ptx::clear_accumulator<i>(group), ...);
-    }
-
-    /// `by` are the factors of a fragment's two rows.
-    template <int... i>
-    static FLASHOMP_INLINE void scale(int group, const float* by, std::integer_sequence<int, i...>)
-    {
-        (ptx::scale_accumulator<i>(group, by[i / 2 % 2]), ...);
-    }
-
-    template <int... i>
-    static FLASHOMP_INLINE void get(int group, float* d, std::integer_sequence<int, i...>)
-    {
-        ((d[i] = ptx::get_accumulator<i>(group)), ...);
-    }
-
-    static FLASHOMP_INLINE void fetch(Scores& s)
-    {
-        constexpr auto all = std::make_integer_sequence<int, columns / 2>();
-        s.is_rounded = false;
-        get(s.group, &s.s[0][0][0], all);
-        if constexpr (fragments > 1) {
-            get(s.group + 1, &s.s[1][0][0], all);
-        }
-    }
-
-    /// A step of 16 along the inner dimension for each fragment, so that two share the descriptor of the right operand.
-    template <int n, bool adds, bool transposed>
-    static FLASHOMP_INLINE void multiply_step(int group, const ptx::Four& first, const ptx::Four& last,
-                                              std::uint32_t right)
-    {
-        ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group, first, right);
-        if constexpr (fragments > 1) {
-            ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group + 1, last, right);
-        }
-    }
-
-    template <int... step>
-    FLASHOMP_INLINE void issue_scores(const Scores& s, const Resident& block, StreamBlock stream,
-                                      std::integer_sequence<int, step...>)
-    {
-        const std::uint32_t right = ptx::matrix_descriptor(stream.address, 0);
-        (multiply_step<columns, (step > 0), false>(s.group, this->left(block, 0, step),
-                                                   this->left(block, fragments - 1, step),
-                                                   right + (Block::panel(2 * step) + step % 4 * 32) / 16),
-         ...);
-    }
-
-    /// A group of the scores, and behind it one of what is pending, if there is anything.
-    FLASHOMP_INLINE void commit_scores()
-    {
-        ptx::commit_products();
-        if constexpr (defers != 0) {
-            if (has_pending_) {
-                if constexpr (sums_lead > 0) {
-                    if (has_engine_) { // the warps' copies have arrived with those for scores
-                        arrive<Bringer::engine>(pending_sums_, false);
-                    }
-                    ptx::fence_products();
-                }
-                issue_pending(std::make_integer_sequence<int, accumulators>());
-            }
-            ptx::commit_products();
-        }
-    }
-
-    template <int... index>
-    FLASHOMP_INLINE void issue_pending(std::integer_sequence<int, index...>)
-    {
-        (issue(index, std::make_integer_sequence<int, columns / 16>()), ...);
-    }
-
-    template <int... step>
-    FLASHOMP_INLINE void issue(int index, std::integer_sequence<int, step...>)
-    {
-        const Sum& sum = pending_[index];
-        (multiply_step<depth, true, true>(index * fragments, sum.left[0][step], sum.left[fragments - 1][step],
-                                          sum.right + step * 2048 / 16),
-         ...);
     }
 
     std::uint32_t barriers_;                   ///< one for each place of what is on its way: for scores, then for sums
@@ -506,10 +312,8 @@ private:
     bool has_engine_ = false;                  ///< brings all blocks of this range
     bool by_engine_ = false;                   ///< a constant once all is inlined
     int asking_ = 0;                           ///< warp that asks for the next block, likewise
-    int used_scores_ = 0, used_accumulators_ = 0;
-    Sum pending_[accumulators];
-    bool has_pending_ = false; ///< a constant once all is inlined
-    int pending_sums_ = 0;     ///< barrier of the block that is pending
+    bool has_pending_ = false;                 ///< a constant once all is inlined
+    int pending_sums_ = 0;                     ///< barrier of the block that is pending
 };
 
 } // namespace flashomp::offload

@@ -1,6 +1,6 @@
 // Hopper's warpgroup products: wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operations"),
-// left operands in registers, right ones in team memory. They need .target sm_90a, which g++ cannot write:
-// cmake/hopper/as does.
+// left operands in registers or team memory, right ones in team memory. They need .target sm_90a, which g++ cannot
+// write: cmake/hopper/as does.
 //
 // An asm statement takes 30 operands; the accumulators of a product are up to 128. So they are registers that only PTX
 // knows, d<group>_<i>. wgmma wants each group in a row; g++'s own registers would be copied there and back.
@@ -18,6 +18,15 @@ namespace flashomp::offload::ptx {
 FLASHOMP_INLINE std::uint32_t matrix_descriptor(std::uint32_t shared, std::uint32_t panel_bytes)
 {
     return panel_bytes / 16 << 16 | shared / 16;
+}
+/// shfl.sync.idx: lane 0's x, which is every lane's; after it ptxas knows.
+FLASHOMP_INLINE std::uint32_t uniform(std::uint32_t x)
+{
+    std::uint32_t y = x;
+    if (is_nvptx()) {
+        asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(x));
+    }
+    return y;
 }
 constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
 
@@ -103,44 +112,77 @@ FLASHOMP_INLINE void wait_products()
 #define FLASHOMP_D32 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D2(30, 31)
 #define FLASHOMP_D64 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D10(3) "," FLASHOMP_D10(4) \
                      "," FLASHOMP_D10(5) "," FLASHOMP_D2(60, 61) "," FLASHOMP_D2(62, 63)
+#define FLASHOMP_D128 FLASHOMP_D10() "," FLASHOMP_D10(1) "," FLASHOMP_D10(2) "," FLASHOMP_D10(3) "," FLASHOMP_D10(4) \
+                     "," FLASHOMP_D10(5) "," FLASHOMP_D10(6) "," FLASHOMP_D10(7) "," FLASHOMP_D10(8) ","                \
+                     FLASHOMP_D10(9) "," FLASHOMP_D10(10) "," FLASHOMP_D10(11) "," FLASHOMP_D2(120, 121) ","           \
+                     FLASHOMP_D2(122, 123) "," FLASHOMP_D2(124, 125) "," FLASHOMP_D2(126, 127)
 #define FLASHOMP_WGMMA(columns, type, accumulators)                                                                    \
-    asm volatile("{ .reg .b32 a<4>; mov.b32 a0, %4; mov.b32 a1, %5; mov.b32 a2, %6; mov.b32 a3, %7;"                   \
-                 " .reg .b64 b; mov.b64 b, {%1, %8}; .reg .pred adds; setp.ne.b32 adds, %2, 0;"                        \
-                 " wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                \
-                 " {" accumulators "}, {a0,a1,a2,a3}, b, adds, 1, 1, %3; }" ::"n"(group),                              \
-                 "r"(right), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]),           \
-                 "n"(descriptor_high))
-#define FLASHOMP_WGMMA_OF(type)                                                                                        \
+    " .reg .b64 b; mov.b64 b, {%1, %2}; .reg .pred adds; setp.ne.b32 adds, %3, 0;"                                     \
+    " wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" accumulators "}, "
+#define FLASHOMP_WGMMA_REGISTERS(columns, type, accumulators)                                                          \
+    asm volatile("{ .reg .b32 a<4>; mov.b32 a0, %5; mov.b32 a1, %6; mov.b32 a2, %7; mov.b32 a3, %8;"                   \
+                 FLASHOMP_WGMMA(columns, type, accumulators) "{a0,a1,a2,a3}, b, adds, 1, 1, %4; }" ::"n"(group),       \
+                 "r"(right), "n"(descriptor_high), "n"(adds), "n"(transposed), "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]),  \
+                 "r"(a.x[3]))
+#define FLASHOMP_WGMMA_MEMORY(columns, type, accumulators)                                                             \
+    asm volatile("{ .reg .b64 a; mov.b64 a, {%5, %2};"                                                                 \
+                 FLASHOMP_WGMMA(columns, type, accumulators) "a, b, adds, 1, 1, 0, %4; }" ::"n"(group), "r"(right),    \
+                 "n"(descriptor_high), "n"(adds), "n"(transposed), "r"(left))
+#define FLASHOMP_WGMMA_OF(where, type)                                                                                 \
     if constexpr (columns == 16) {                                                                                     \
-        FLASHOMP_WGMMA(16, type, FLASHOMP_D8);                                                                         \
+        FLASHOMP_WGMMA_##where(16, type, FLASHOMP_D8);                                                                 \
     } else if constexpr (columns == 32) {                                                                              \
-        FLASHOMP_WGMMA(32, type, FLASHOMP_D16);                                                                        \
+        FLASHOMP_WGMMA_##where(32, type, FLASHOMP_D16);                                                                \
     } else if constexpr (columns == 48) {                                                                              \
-        FLASHOMP_WGMMA(48, type, FLASHOMP_D24);                                                                        \
+        FLASHOMP_WGMMA_##where(48, type, FLASHOMP_D24);                                                                \
     } else if constexpr (columns == 64) {                                                                              \
-        FLASHOMP_WGMMA(64, type, FLASHOMP_D32);                                                                        \
+        FLASHOMP_WGMMA_##where(64, type, FLASHOMP_D32);                                                                \
+    } else if constexpr (columns == 128) {                                                                             \
+        FLASHOMP_WGMMA_##where(128, type, FLASHOMP_D64);                                                               \
     } else {                                                                                                           \
-        FLASHOMP_WGMMA(128, type, FLASHOMP_D64);                                                                       \
+        FLASHOMP_WGMMA_##where(256, type, FLASHOMP_D128);                                                              \
     }
 // clang-format on
+
+constexpr bool has_product(int columns)
+{
+    return columns == 16 || columns == 32 || columns == 48 || columns == 64 || columns == 128 || columns == 256;
+}
 
 /// wgmma.mma_async.m64nNk16: d = (adds ? d : 0) + a·b for 64 rows. Transposed: b's rows lie along the inner dimension
 /// instead of its columns.
 template <bool is_bfloat16, int columns, bool adds, bool transposed>
 FLASHOMP_INLINE void multiply_add(int group, const Four& a, std::uint32_t right)
 {
-    static_assert(columns == 16 || columns == 32 || columns == 48 || columns == 64 || columns == 128);
+    static_assert(has_product(columns));
     if (is_nvptx()) {
         if constexpr (is_bfloat16) {
-            FLASHOMP_WGMMA_OF("bf16")
+            FLASHOMP_WGMMA_OF(REGISTERS, "bf16")
         } else {
-            FLASHOMP_WGMMA_OF("f16")
+            FLASHOMP_WGMMA_OF(REGISTERS, "f16")
+        }
+    }
+}
+
+/// The same with a left operand in shared memory, whose rows lie along the inner dimension.
+template <bool is_bfloat16, int columns, bool adds, bool transposed>
+FLASHOMP_INLINE void multiply_add(int group, std::uint32_t left, std::uint32_t right)
+{
+    static_assert(has_product(columns));
+    if (is_nvptx()) {
+        if constexpr (is_bfloat16) {
+            FLASHOMP_WGMMA_OF(MEMORY, "bf16")
+        } else {
+            FLASHOMP_WGMMA_OF(MEMORY, "f16")
         }
     }
 }
 
 #undef FLASHOMP_WGMMA_OF
+#undef FLASHOMP_WGMMA_MEMORY
+#undef FLASHOMP_WGMMA_REGISTERS
 #undef FLASHOMP_WGMMA
+#undef FLASHOMP_D128
 #undef FLASHOMP_D64
 #undef FLASHOMP_D32
 #undef FLASHOMP_D24
