@@ -93,8 +93,11 @@ constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool
 /// The same for warpgroup products, whose right operands need no registers.
 constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool modified)
 {
-    if (depth > 128 || operands == Operands::tf32) {
+    if (operands == Operands::tf32) {
         return {};
+    }
+    if (depth == 256) { // the backward passes have no room for their accumulators and resident blocks
+        return pass == Pass::forward ? TensorShape{1, 16, 4, 2, 4, true, 2, 1} : TensorShape{};
     }
     switch (pass) {
     case Pass::forward:
