@@ -73,6 +73,16 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::float32, 30, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float32, 0, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d192", DType::float32, 0, true), "plain");
+    EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, true), "tensor");
+
+    const auto forward_machine = [&](const char* shape) {
+        const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
+        return plan(problem, hardware).machine_name;
+    };
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d128"), "hopper");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d192v128"), "tensor");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d192"), "tensor");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d256"), "hopper");
 }
 
 TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
