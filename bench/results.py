@@ -43,6 +43,7 @@ SETS = (
     ("h200-cuda-float32", "The CUDA backend on an H200, float32", ("h200-cuda-float32.json",)),
     ("h200-cuda-float8", "The CUDA backend on an H200, float8_e4m3, forward", ("h200-cuda-float8.json",)),
     ("h200-cuda-launch", "Small calls of the CUDA backend on an H200", ("h200-cuda-launch.json",)),
+    ("h200-openmp-items", "FlashAttention's grid on an H200, before requests that cost half", ("h200-openmp-items.json",)),
     ("h200-fa2", "FlashAttention's grid on an H200: each machine, before depth 256 and the loop over items", ("h200-fa2.json",)),
     ("h200-fa2-float16", "The same in float16", ("h200-fa2-float16.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
