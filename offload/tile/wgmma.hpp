@@ -19,7 +19,10 @@ FLASHOMP_INLINE std::uint32_t matrix_descriptor(std::uint32_t shared, std::uint3
 {
     return panel_bytes / 16 << 16 | shared / 16;
 }
-/// shfl.sync.idx: lane 0's x, which is every lane's; after it ptxas knows.
+constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
+
+/// shfl.sync.idx: lane 0's x, which is every lane's; after it ptxas knows, and computes further descriptors in uniform
+/// registers.
 FLASHOMP_INLINE std::uint32_t uniform(std::uint32_t x)
 {
     std::uint32_t y = x;
@@ -28,7 +31,6 @@ FLASHOMP_INLINE std::uint32_t uniform(std::uint32_t x)
     }
     return y;
 }
-constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
 
 /// Registers of a group for as long as the function runs; a product or clear_accumulator() gives each its first value.
 template <int registers>
