@@ -10,7 +10,7 @@ namespace flashomp::offload {
 
 namespace {
 
-using RunPass = Ran (*)(const Params&, const Launch&);
+using RunPass = Ran (*)(const Call&, Call*);
 
 /// A library in the folder of the one that this code is in.
 std::string path_of(const std::string& name)
@@ -48,9 +48,9 @@ RunPass wide()
     return run;
 }
 
-Ran run_with(RunPass run, const Params& params, const Launch& launch)
+Ran run_with(RunPass run, const Call& call, Call* there)
 {
-    return run != nullptr ? run(params, launch) : Ran{};
+    return run != nullptr ? run(call, there) : Ran{};
 }
 
 } // namespace
@@ -68,17 +68,17 @@ bool has_tensor_machine(Element element, int depth)
     return depth > 128 ? wide() != nullptr : has_gpu_code();
 }
 
-Ran run_tensor(const Params& params, const Launch& launch)
+Ran run_tensor(const Call& call, Call* there)
 {
-    if (operands_of(params.element) == Operands::tf32) {
-        return run_with(float32(), params, launch);
+    if (operands_of(call.params.element) == Operands::tf32) {
+        return run_with(float32(), call, there);
     }
-    if (launch.depth > 128) {
-        return run_with(wide(), params, launch);
+    if (call.launch.depth > 128) {
+        return run_with(wide(), call, there);
     }
 #if FLASHOMP_HAS_TENSOR
-    return launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(params, launch)
-                              : run_tensor_depth<Operands::bits16, 128>(params, launch);
+    return call.launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(call, there)
+                                   : run_tensor_depth<Operands::bits16, 128>(call, there);
 #else
     return {};
 #endif
@@ -89,9 +89,9 @@ bool load_hopper_machine()
     return hopper() != nullptr;
 }
 
-Ran run_hopper(const Params& params, const Launch& launch)
+Ran run_hopper(const Call& call, Call* there)
 {
-    return run_with(hopper(), params, launch);
+    return run_with(hopper(), call, there);
 }
 
 } // namespace flashomp::offload

@@ -33,8 +33,15 @@ struct Launch {
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
-    int heads_together = 1;      ///< so many heads' longest blocks come before their shorter ones
-    unsigned* counter = nullptr; ///< tensor and Hopper machine: 0, in device memory, from which crews draw their items
+    int heads_together = 1; ///< so many heads' longest blocks come before their shorter ones
+};
+
+/// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would
+/// allocate and copy what is mapped in every launch, and every team copies what is firstprivate.
+struct Call {
+    Params params;
+    Launch launch;
+    unsigned drawn = 0; ///< tensor and Hopper machine: items that crews drew so far, beyond the first of each
 };
 
 /// Whether the region really ran on a device that is not the host.
@@ -64,11 +71,12 @@ const std::vector<HostIsa>& host_isas();
 /// `best`, or where it has nothing for the element type the next after it.
 const HostIsa& isa_for(const HostIsa& best, Element element);
 
-/// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host).
-Ran run_plain(const Params& params, const Launch& launch);
+/// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host). In these
+/// functions `there` is the same call in the memory of that device.
+Ran run_plain(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
-Ran run_tensor(const Params& params, const Launch& launch);
+Ran run_tensor(const Call& call, Call* there);
 
 /// Whether this build has GPU code.
 bool has_gpu_code();
@@ -78,14 +86,14 @@ bool has_gpu_code();
 bool has_tensor_machine(Element element, int depth);
 
 /// A pass on the tensor-core machine with Hopper's warpgroup products. Only after load_hopper_machine() was true.
-Ran run_hopper(const Params& params, const Launch& launch);
+Ran run_hopper(const Call& call, Call* there);
 
 /// Opens the library with the Hopper machine, whose GPU code every device of the process is then given: only on
 /// devices of compute capability 9.0. False where the build has none.
 bool load_hopper_machine();
 
-/// A merge, as a target region on `device` (-1: on the host).
-Ran run_merge(const MergeParams& params, int device, int threads);
+/// A merge, as a target region on `device` (-1: on the host), in whose memory the parameters are.
+Ran run_merge(const MergeParams* there, int device, int threads);
 
 /// Crew memory of the plain machine.
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);

@@ -1,7 +1,7 @@
 // The passes on the plain machine: one target region a pass, one parallel region in it, and a loop over the work
 // inside (a persistent grid), because each of these costs tens of microseconds on a GPU (docs/offload.md).
-#include "fell_back.hpp"
 #include "pass.hpp"
+#include "region.hpp"
 #include "tile/plain.hpp"
 #include "tile/team_memory.hpp"
 
@@ -14,8 +14,10 @@ static_assert(SummingMachine<PlainMachine>);
 #pragma omp declare target
 /// What one thread of a crew does: its team's share of the work, together with the others of its team.
 template <Pass pass, bool modified>
-static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
+static void run_share(const Call& call, float* memory, int team, int teams)
 {
+    const Params& params = call.params;
+    const Launch& launch = call.launch;
     const Work work(params, launch);
     const PlainMachine tile(memory, launch.resident_rows, launch.stream_rows, launch.crew_threads);
     for (std::int64_t round = 0; round * teams < work.items; ++round) {
@@ -38,51 +40,64 @@ static void merge_share(const MergeParams& params, int crew_threads, int team, i
 }
 #pragma omp end declare target
 
-template <Pass pass, bool modified>
-static Ran run_pass(const Params& params, const Launch& launch)
+/// The OpenMP number of a launch's device.
+static int device_of(int device)
 {
-    const int device = launch.device >= 0 ? launch.device : omp_get_initial_device();
+    return device >= 0 ? device : omp_get_initial_device();
+}
+
+template <Pass pass, bool modified>
+static Ran run_pass(const Launch& launch, const Call* there)
+{
+    const int device = device_of(launch.device);
+    const bool to_device = device != omp_get_initial_device();
+    const int crews = launch.crews;
+    const int threads = launch.crew_threads;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
-#pragma omp target teams device(device) num_teams(launch.crews) thread_limit(launch.crew_threads)                      \
-    firstprivate(params, launch, flag)
+#pragma omp target teams device(device) num_teams(crews) thread_limit(threads) firstprivate(there, flag, to_device)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
-        float* const memory = launch.needs_memory ? launch.crew_memory + team * launch.crew_floats : team_memory();
-#pragma omp parallel num_threads(launch.crew_threads)
+#pragma omp parallel num_threads(threads)
         {
-            raise_on_host(flag);
-            run_share<pass, modified>(params, launch, memory, team, teams);
+            if (is_where_sent(flag, to_device)) {
+                const Launch& here = there->launch;
+                float* const memory = here.needs_memory ? here.crew_memory + team * here.crew_floats : team_memory();
+                run_share<pass, modified>(*there, memory, team, teams);
+            }
+            end_region();
         }
     }
     return {!fell_back};
 }
 
-Ran run_plain(const Params& params, const Launch& launch)
+Ran run_plain(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(launch.pass, has_modifications(params),
-             [&]<Pass pass, bool modified>() { ran = run_pass<pass, modified>(params, launch); });
+    for_pass(call.launch.pass, has_modifications(call.params),
+             [&]<Pass pass, bool modified>() { ran = run_pass<pass, modified>(call.launch, there); });
     return ran;
 }
 
-Ran run_merge(const MergeParams& params, int device, int threads)
+Ran run_merge(const MergeParams* there, int device, int threads)
 {
-    const bool on_gpu = device >= 0;
-    const int target = on_gpu ? device : omp_get_initial_device();
-    const int crew_threads = on_gpu ? 2 : threads;
-    const int crews = on_gpu ? 512 : 1;
+    const int target = device_of(device);
+    const bool to_device = target != omp_get_initial_device();
+    const int crew_threads = to_device ? 2 : threads;
+    const int crews = to_device ? 512 : 1;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
-#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(params, flag)
+#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(there, flag, to_device)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
 #pragma omp parallel num_threads(crew_threads)
         {
-            raise_on_host(flag);
-            merge_share(params, crew_threads, team, teams);
+            if (is_where_sent(flag, to_device)) {
+                merge_share(*there, crew_threads, team, teams);
+            }
+            end_region();
         }
     }
     return {!fell_back};

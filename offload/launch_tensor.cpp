@@ -1,8 +1,8 @@
 // The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
 // of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
 // the warpgroups' (1).
-#include "fell_back.hpp"
 #include "pass.hpp"
+#include "region.hpp"
 #include "tensor_shapes.hpp"
 #include "tile/team_memory.hpp"
 #if FLASHOMP_HOPPER
@@ -102,8 +102,9 @@ static __attribute__((noinline, noclone)) void run_items(const Params& params, c
 }
 
 template <int depth, Pass pass, bool modified, class Math>
-static void run_share(const Params& params, const Launch& launch, float* memory, int team, int teams)
+static void run_share(Call& call, float* memory, int team, int teams)
 {
+    const Params& params = call.params;
 #if FLASHOMP_HOPPER
     for (const void* map : {params.q.map, params.k.map, params.v.map, params.dout.map}) {
         if (map != nullptr) {
@@ -111,43 +112,46 @@ static void run_share(const Params& params, const Launch& launch, float* memory,
         }
     }
 #endif
-    run_items<depth, pass, modified, Math>(params, Work(params, launch), launch.counter, memory, team, teams);
+    run_items<depth, pass, modified, Math>(params, Work(params, call.launch), &call.drawn, memory, team, teams);
 }
 #pragma omp end declare target
 
 template <int depth, Pass pass, bool modified, class Math>
-static Ran run_pass(const Params& params, const Launch& launch)
+static Ran run_pass(const Launch& launch, Call* there)
 {
+    constexpr int warps = shape_of(pass, depth, modified).warps;
+    const int crews = launch.crews;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
-#pragma omp target teams device(launch.device) num_teams(launch.crews) thread_limit(launch.crew_threads)               \
-    firstprivate(params, launch, flag)
+#pragma omp target teams device(launch.device) num_teams(crews) thread_limit(warps) firstprivate(there, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
         float* const memory = team_memory();
-#pragma omp parallel num_threads(launch.crew_threads)
+#pragma omp parallel num_threads(warps)
         {
-            raise_on_host(flag);
-            run_share<depth, pass, modified, Math>(params, launch, memory, team, teams);
+            if (is_where_sent(flag, true)) {
+                run_share<depth, pass, modified, Math>(*there, memory, team, teams);
+            }
+            end_region();
         }
     }
     return {!fell_back};
 }
 
 template <>
-Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Params& params, const Launch& launch)
+Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
+    for_pass(call.launch.pass, has_modifications(call.params), [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
         if constexpr (shape_of(pass, depth, modified).fragments > 0) {
             if constexpr (operands == Operands::tf32) {
-                ran = run_pass<depth, pass, modified, ptx::Tf32Math>(params, launch);
+                ran = run_pass<depth, pass, modified, ptx::Tf32Math>(call.launch, there);
             } else {
-                ran = params.element == Element::bfloat16
-                          ? run_pass<depth, pass, modified, ptx::BFloat16Math>(params, launch)
-                          : run_pass<depth, pass, modified, ptx::Float16Math>(params, launch);
+                ran = call.params.element == Element::bfloat16
+                          ? run_pass<depth, pass, modified, ptx::BFloat16Math>(call.launch, there)
+                          : run_pass<depth, pass, modified, ptx::Float16Math>(call.launch, there);
             }
         }
     });

@@ -5,18 +5,18 @@
 namespace flashomp::offload {
 
 template <int... depths>
-static Ran run_one_of(const Params& params, const Launch& launch)
+static Ran run_one_of(const Call& call, Call* there)
 {
     Ran ran;
-    static_cast<void>(((launch.depth == depths &&
-                        (ran = run_tensor_depth<Operands::FLASHOMP_TENSOR_OPERANDS, depths>(params, launch), true)) ||
+    static_cast<void>(((call.launch.depth == depths &&
+                        (ran = run_tensor_depth<Operands::FLASHOMP_TENSOR_OPERANDS, depths>(call, there), true)) ||
                        ...));
     return ran;
 }
 
-extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Params& params, const Launch& launch)
+extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Call& call, Call* there)
 {
-    return run_one_of<FLASHOMP_LIBRARY_DEPTHS>(params, launch);
+    return run_one_of<FLASHOMP_LIBRARY_DEPTHS>(call, there);
 }
 
 } // namespace flashomp::offload

@@ -2,6 +2,7 @@
 // from the device's heap, one team after the other: with 256 teams that is most of a millisecond (docs/offload.md).
 // newlib lets a program replace the allocator below it; this one gives every thread block a piece of a static array.
 // Our kernels allocate nothing themselves, and plan() launches no more blocks than there are pieces.
+#include "region.hpp"
 #include "tile/team_memory.hpp"
 
 #include <cstddef>
@@ -22,11 +23,20 @@ struct alignas(16) Piece {
     char bytes[block_bytes];
 };
 
+/// %ctaid.x
+unsigned this_block()
+{
+    unsigned block = 0;
+    if (is_nvptx()) {
+        asm("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    }
+    return block;
+}
+
 } // namespace
 
 Piece team_arena[blocks];
-std::uint64_t team_arena_used[blocks]; // bytes given out since the piece was last empty
-std::uint64_t team_arena_live[blocks]; // allocations not yet freed
+std::uint64_t team_arena_used[blocks]; // bytes given out; 0 again when the region ends
 
 } // namespace flashomp::offload
 
@@ -36,13 +46,11 @@ extern "C" void* __nvptx_malloc(std::size_t size) // NOLINT: the name is newlib'
 {
     using namespace flashomp::offload;
     if (is_nvptx()) {
-        unsigned block = 0;
-        asm("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+        const unsigned block = this_block();
         const std::uint64_t bytes = (size + 15) / 16 * 16;
         if (block < blocks && bytes <= block_bytes) {
             const std::uint64_t first = __atomic_fetch_add(&team_arena_used[block], bytes, __ATOMIC_RELAXED);
             if (first + bytes <= block_bytes) {
-                __atomic_fetch_add(&team_arena_live[block], 1, __ATOMIC_RELAXED);
                 return team_arena[block].bytes + first;
             }
         }
@@ -50,18 +58,34 @@ extern "C" void* __nvptx_malloc(std::size_t size) // NOLINT: the name is newlib'
     return nullptr; // libgomp stops with "Out of memory allocating ... bytes"
 }
 
-extern "C" void __nvptx_free(void* memory) // NOLINT: the name is newlib's
+/// Nothing is used again before the region ends: a kernel of ours has one parallel region.
+extern "C" void __nvptx_free(void* /*memory*/) // NOLINT: the name is newlib's
 {
-    using namespace flashomp::offload;
-    const auto offset = reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(team_arena);
-    if (offset < sizeof team_arena) {
-        const std::uintptr_t block = offset / block_bytes;
-        if (__atomic_fetch_sub(&team_arena_live[block], 1, __ATOMIC_RELAXED) == 1) {
-            __atomic_store_n(&team_arena_used[block], 0, __ATOMIC_RELAXED);
+}
+
+namespace flashomp::offload {
+
+void end_region()
+{
+    if (is_nvptx()) {
+        const unsigned block = this_block();
+        if (block < blocks) {
+            team_arena_used[block] = 0; // by every warp: none allocates any more
         }
+        asm volatile("exit;");
     }
 }
 
+} // namespace flashomp::offload
+
 #pragma omp end declare target
+
+#else
+
+namespace flashomp::offload {
+
+void end_region() {}
+
+} // namespace flashomp::offload
 
 #endif

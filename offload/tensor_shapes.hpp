@@ -118,6 +118,6 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
 
 /// run_tensor() or run_hopper() for one kind of operands and one depth.
 template <Operands operands, int depth>
-Ran run_tensor_depth(const Params& params, const Launch& launch);
+Ran run_tensor_depth(const Call& call, Call* there);
 
 } // namespace flashomp::offload

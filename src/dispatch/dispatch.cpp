@@ -1,11 +1,11 @@
 #include "dispatch.hpp"
 
+#include "calls.hpp"
 #include "cuda_passes.hpp"
 #include "kernel_params.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
-#include "tensor_setup.hpp"
 #include "workspace.hpp"
 
 #include <chrono>
@@ -60,40 +60,36 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
-offload::Ran run_pass(const PassPlan& pass, const offload::Params& params)
+offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::Call* there)
 {
     switch (pass.machine) {
     case Machine::hopper:
-        return offload::run_hopper(params, pass.launch);
+        return offload::run_hopper(here, there);
     case Machine::tensor:
-        return offload::run_tensor(params, pass.launch);
+        return offload::run_tensor(here, there);
     case Machine::plain:
-        return offload::run_plain(params, pass.launch);
+        return offload::run_plain(here, there);
     case Machine::host:
     case Machine::automatic:
         break;
     }
-    return pass.isa->run(params, pass.launch);
+    return pass.isa->run(there->params, there->launch);
 }
 
 /// All passes of a plan on the OpenMP backend. Whether they ran where they were sent.
-bool run_openmp_passes(Plan& decided, const Problem& problem, const offload::Params& params, const Hardware& hardware,
-                       Staging& staging)
+bool run_openmp_passes(const Plan& decided, const Problem& problem, const offload::Params& params,
+                       const Hardware& hardware)
 {
     const Space space = space_of(hardware, problem.choice);
     const Workspace crews(decided.crew_memory_bytes, space);
-    const TensorSetup setup(decided, problem, params, space);
+    const Calls calls(decided, problem, params, crews.floats(), space);
     bool on_device = hardware.is_device;
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
-        PassPlan& pass = decided.passes[i];
-        pass.launch.crew_memory = crews.floats();
-        pass.launch.units = staging.array(pass.units);
-        pass.launch.counter = setup.counter(i);
-        const offload::Ran ran = run_pass(pass, setup.with_maps(params, i)); // not behind &&, which might not call it
-        on_device = on_device && ran.on_device;
+        const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));
+        on_device = on_device && ran.on_device; // the call is not behind &&, which might not make it
     }
     if (params.splits > 1) {
-        const offload::Ran ran = offload::run_merge(split_merge(params, problem), hardware.device, hardware.threads);
+        const offload::Ran ran = offload::run_merge(calls.merge(), hardware.device, hardware.threads);
         on_device = on_device && ran.on_device;
     }
     return on_device;
@@ -124,7 +120,7 @@ Report run_kernels(const Problem& given)
     const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
     const bool is_cuda = hardware.backend == Backend::cuda;
     const bool on_device = is_cuda ? run_cuda_passes(decided, problem, params, place, staging)
-                                   : run_openmp_passes(decided, problem, params, hardware, staging);
+                                   : run_openmp_passes(decided, problem, params, hardware);
     staging.finish();
 
     Report report;
@@ -143,6 +139,16 @@ Report run_kernels(const Problem& given)
             fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
     return report;
+}
+
+offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space)
+{
+    Image image(space);
+    const std::int64_t at = image.reserve<offload::MergeParams>();
+    image.place();
+    image.write(at, &params);
+    image.send();
+    return offload::run_merge(image.address<offload::MergeParams>(at), hardware.device, hardware.threads);
 }
 
 offload::MergePart merge_part(const Partial& part, Staging& staging)
@@ -179,7 +185,7 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     params.element = kernel_element(o.dtype);
     const bool is_cuda = place.hardware.backend == Backend::cuda;
     const offload::Ran ran = is_cuda ? run_cuda_merge(params, place, options)
-                                     : offload::run_merge(params, place.hardware.device, place.hardware.threads);
+                                     : run_openmp_merge(params, place.hardware, space_of(place.hardware, options));
     staging.finish();
 
     Report report;

@@ -54,6 +54,17 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
     return units;
 }
 
+/// Resident blocks of a pass, those of all heads.
+std::int64_t block_count(const Problem& problem, const PassPlan& pass)
+{
+    const bool keys = pass.launch.pass == Pass::backward_key;
+    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
+    const std::int64_t blocks = problem.starts_q.empty()
+                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
+                                    : static_cast<std::int64_t>(pass.units.size());
+    return blocks * (keys ? problem.heads_kv : problem.heads_q);
+}
+
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
 /// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
@@ -64,11 +75,7 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
         return 1;
     }
     const std::int64_t wanted = hardware.is_device ? 512 : 64;
-    const std::int64_t blocks =
-        problem.starts_q.empty()
-            ? problem.batch * ((problem.seqlen_q + pass.launch.resident_rows - 1) / pass.launch.resident_rows)
-            : static_cast<std::int64_t>(pass.units.size());
-    const std::int64_t items = std::max<std::int64_t>(1, blocks * problem.heads_q);
+    const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
     return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
 }
 
@@ -76,16 +83,19 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
 void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pass)
 {
     constexpr std::int64_t most = 2'000'000'000;
-    const bool keys = pass.launch.pass == Pass::backward_key;
-    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
-    const std::int64_t heads = keys ? problem.heads_kv : problem.heads_q;
-    const std::int64_t blocks = problem.starts_q.empty()
-                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
-                                    : static_cast<std::int64_t>(pass.units.size());
-    if (blocks * heads > most) {
+    const std::int64_t blocks = block_count(problem, pass);
+    if (blocks > most) {
         throw Error(fmt::format("{} had {} blocks of rows in all sequences and heads; at most {} are allowed.",
-                                keys ? "k" : "q", blocks * heads, most));
+                                pass.launch.pass == Pass::backward_key ? "k" : "q", blocks, most));
     }
+}
+
+/// No more teams than items of work: 256 take 8 µs to begin and end on an H200, one takes none of it.
+int needed_teams(const Problem& problem, const PassPlan& pass, int splits)
+{
+    const bool has_blocks = pass.launch.pass != Pass::backward_bias && pass.launch.pass != Pass::backward_sink;
+    const std::int64_t items = block_count(problem, pass) * (pass.launch.pass == Pass::forward ? splits : 1);
+    return has_blocks ? static_cast<int>(std::clamp<std::int64_t>(items, 1, pass.launch.crews)) : pass.launch.crews;
 }
 
 std::vector<Pass> passes_of(const Problem& problem)
@@ -182,10 +192,6 @@ Plan plan(const Problem& problem, const Hardware& hardware)
             planned.launch.unit_count = static_cast<int>(planned.units.size());
         }
         refuse_more_items_than_countable(problem, planned);
-        if (planned.launch.needs_memory) {
-            plan.crew_memory_bytes =
-                std::max(plan.crew_memory_bytes, 4 * planned.launch.crews * planned.launch.crew_floats);
-        }
         plan.passes.push_back(std::move(planned));
     }
     name_machines(plan);
@@ -194,6 +200,15 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     if (!problem.is_backward) {
         plan.splits = split_count(problem, plan.passes.front(), hardware);
         plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
+    }
+    for (PassPlan& pass : plan.passes) {
+        Launch& launch = pass.launch;
+        if (hardware.is_device && hardware.backend == Backend::openmp) {
+            launch.crews = needed_teams(problem, pass, plan.splits);
+        }
+        if (launch.needs_memory) {
+            plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);
+        }
     }
     return plan;
 }

@@ -1,18 +1,13 @@
-#include "tensor_setup.hpp"
+#include "tensor_maps.hpp"
 
-#include <array>
 #include <dlfcn.h>
+#include <optional>
 
 namespace flashomp {
 
 namespace {
 
-/// CUtensorMap of cuda.h.
-struct alignas(64) Map {
-    std::array<std::uint64_t, 16> opaque{};
-};
-
-using Encode = int (*)(Map*, int type, std::uint32_t rank, void* address, const std::uint64_t* sizes,
+using Encode = int (*)(TensorMap*, int type, std::uint32_t rank, void* address, const std::uint64_t* sizes,
                        const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* steps,
                        int interleave, int swizzle, int promotion, int fill);
 
@@ -32,7 +27,7 @@ struct Extent {
 };
 
 /// The map whose boxes are `box_rows` whole rows, in the order of offload/tile/panels.hpp; zeros beyond the tensor.
-std::optional<Map> map_of(const offload::Tensor& tensor, const Extent& extent, int box_rows, int box_depth)
+std::optional<TensorMap> map_of(const offload::Tensor& tensor, const Extent& extent, int box_rows, int box_depth)
 {
     constexpr std::int64_t panel = 64; // columns
     const std::int64_t panels = box_depth / panel;
@@ -66,10 +61,10 @@ std::optional<Map> map_of(const offload::Tensor& tensor, const Extent& extent, i
     const std::array<std::uint32_t, 5> box{panel, static_cast<std::uint32_t>(box_rows),
                                            static_cast<std::uint32_t>(panels), 1, 1};
     const std::array<std::uint32_t, 5> every{1, 1, 1, 1, 1};
-    Map map{};
+    TensorMap map{};
     const int status = encode()(&map, uint16, 5, tensor.data, counts.data(), strides.data(), box.data(), every.data(),
                                 no_interleave, swizzle_128_bytes, promote_to_256_bytes, fill_zeros);
-    return status == 0 ? std::optional<Map>(map) : std::nullopt;
+    return status == 0 ? std::optional<TensorMap>(map) : std::nullopt;
 }
 
 struct Streamed {
@@ -108,51 +103,20 @@ Extent extent_of(const ConstTensorView& view)
 
 } // namespace
 
-TensorSetup::TensorSetup(const Plan& plan, const Problem& problem, const offload::Params& params, const Space& space)
+std::vector<MapOfTensor> maps_of(const PassPlan& pass, const Problem& problem, const offload::Params& params)
 {
-    std::vector<Map> maps; // and, each in the place of one, counters
-    counters_.assign(plan.passes.size(), -1);
-    for (std::size_t pass = 0; pass < plan.passes.size(); ++pass) {
-        const Machine machine = plan.passes[pass].machine;
-        if (machine != Machine::hopper && machine != Machine::tensor) {
-            continue;
-        }
-        counters_[pass] = static_cast<std::int64_t>(maps.size() * sizeof(Map));
-        maps.emplace_back();
-        const offload::Launch& launch = plan.passes[pass].launch;
-        if (machine == Machine::tensor ||
-            (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params))) {
-            continue;
-        }
-        for (const auto& [tensor, view] : streamed(launch.pass, problem)) {
-            if (const auto map = map_of(params.*tensor, extent_of(*view), launch.stream_rows, launch.depth)) {
-                entries_.push_back({pass, tensor, static_cast<std::int64_t>(maps.size() * sizeof(Map))});
-                maps.push_back(*map);
-            }
+    std::vector<MapOfTensor> maps;
+    const offload::Launch& launch = pass.launch;
+    if (pass.machine != Machine::hopper ||
+        (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params))) {
+        return maps;
+    }
+    for (const auto& [tensor, view] : streamed(launch.pass, problem)) {
+        if (const auto map = map_of(params.*tensor, extent_of(*view), launch.stream_rows, launch.depth)) {
+            maps.push_back({tensor, *map});
         }
     }
-    if (maps.empty()) {
-        return;
-    }
-    const std::size_t bytes = maps.size() * sizeof(Map);
-    memory_.emplace(static_cast<std::int64_t>(bytes), space);
-    copy_in(memory_->data(), space, maps.data(), static_cast<std::int64_t>(bytes));
-}
-
-unsigned* TensorSetup::counter(std::size_t pass) const
-{
-    return counters_[pass] < 0 ? nullptr
-                               : reinterpret_cast<unsigned*>(static_cast<char*>(memory_->data()) + counters_[pass]);
-}
-
-offload::Params TensorSetup::with_maps(offload::Params params, std::size_t pass) const
-{
-    for (const Entry& entry : entries_) {
-        if (entry.pass == pass) {
-            (params.*entry.tensor).map = static_cast<const char*>(memory_->data()) + entry.offset;
-        }
-    }
-    return params;
+    return maps;
 }
 
 } // namespace flashomp

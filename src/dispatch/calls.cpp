@@ -1,0 +1,48 @@
+#include "calls.hpp"
+
+#include "kernel_params.hpp"
+#include "tensor_maps.hpp"
+
+namespace flashomp {
+
+Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
+             const Space& space)
+    : image_(space)
+{
+    struct Places {
+        std::int64_t units, maps;
+        std::vector<MapOfTensor> of_tensors;
+    };
+    std::vector<Places> places;
+    for (const PassPlan& pass : plan.passes) {
+        std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
+        passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
+        places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
+                          std::move(maps)});
+    }
+    if (params.splits > 1) {
+        merge_at_ = image_.reserve<offload::MergeParams>();
+    }
+    image_.place();
+    for (std::size_t i = 0; i < passes_.size(); ++i) {
+        offload::Call& call = passes_[i].call;
+        const auto& units = plan.passes[i].units;
+        call.launch.crew_memory = crew_memory;
+        call.launch.units = units.empty() ? nullptr : image_.address<offload::Unit>(places[i].units);
+        image_.write(places[i].units, units.data(), units.size());
+        std::int64_t at = places[i].maps;
+        for (const auto& [tensor, map] : places[i].of_tensors) {
+            (call.params.*tensor).map = image_.address<TensorMap>(at);
+            image_.write(at, &map);
+            at += sizeof map;
+        }
+        image_.write(passes_[i].at, &call);
+    }
+    if (params.splits > 1) {
+        const offload::MergeParams merge = split_merge(params, problem);
+        image_.write(merge_at_, &merge);
+    }
+    image_.send();
+}
+
+} // namespace flashomp

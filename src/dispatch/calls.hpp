@@ -1,0 +1,45 @@
+// The passes of a call as their kernels are given them, on the OpenMP backend.
+#pragma once
+
+#include "image.hpp"
+#include "launch.hpp"
+#include "merge.hpp"
+#include "plan.hpp"
+#include "problem.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace flashomp {
+
+/// The passes of a call and, where the keys are split, the merge after them: in the memory of the space that they run
+/// in, together with what they point to, the blocks of packed sequences and the tensors' maps (tensor_maps.hpp).
+class Calls {
+public:
+    Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
+          const Space& space);
+
+    /// One of the plan's passes, to read on the host.
+    [[nodiscard]] const offload::Call& here(std::size_t pass) const { return passes_[pass].call; }
+
+    /// The same in the memory of the space.
+    [[nodiscard]] offload::Call* there(std::size_t pass) const
+    {
+        return image_.address<offload::Call>(passes_[pass].at);
+    }
+
+    /// In the memory of the space; only where the keys are split.
+    [[nodiscard]] const offload::MergeParams* merge() const { return image_.address<offload::MergeParams>(merge_at_); }
+
+private:
+    struct Placed {
+        offload::Call call;
+        std::int64_t at = 0; ///< in image_
+    };
+
+    Image image_;
+    std::vector<Placed> passes_;
+    std::int64_t merge_at_ = 0;
+};
+
+} // namespace flashomp
