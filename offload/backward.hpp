@@ -13,6 +13,7 @@
 #pragma once
 
 #include "forward.hpp"
+#include "head_splits.hpp"
 
 #pragma omp declare target
 
@@ -236,7 +237,8 @@ struct KeyProbability {
 /// What a dK/dV pass computes: both, or, on a machine that has no room for two accumulators, one of them at a time.
 enum class KeySums { both, keys, values };
 
-/// dK and dV of one key block: sums over the query heads of its group and all query blocks, in that order.
+/// dK and dV of one key block: sums over the query heads of its group, or with head_splits of the item's part of them,
+/// and all query blocks, in that order.
 template <bool modified, KeySums sums = KeySums::both, class Machine>
 FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const WorkItem& work)
 {
@@ -272,7 +274,9 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
         tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
     }
 
-    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+    const int share = group / head_splits(p); // query heads of this item
+    const int first_head = work.head * group + work.split * share;
+    for (int head = first_head; head < first_head + share; ++head) {
         const Score score(p, seq, work.batch, head);
         const Rows all_q = rows_of(p, p.q, work.batch, head, seq.q_start, seq.q_len, p.head_dim);
         const Rows all_dout = rows_of(p, p.dout, work.batch, head, seq.q_start, seq.q_len, p.head_dim_v);
@@ -339,13 +343,15 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     }
     tile.sync(); // where no query block came by, the zeros of dk and dv are still their writers' own
     [[maybe_unused]] const float scale = p.scale;
+    const auto rows_in = [&](const Tensor& gradient, float* partial, int depth) FLASHOMP_LAMBDA {
+        return head_splits(p) > 1 ? partial_rows(p, partial, work.split, work.batch, work.head, first, rows, depth)
+                                  : rows_of(p, gradient, work.batch, work.head, first, rows, depth);
+    };
     if constexpr (has_keys) {
-        tile.store(dk, rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim),
-                   [=](Row) FLASHOMP_LAMBDA { return scale; });
+        tile.store(dk, rows_in(p.dk, p.partial_dk, p.head_dim), [=](Row) FLASHOMP_LAMBDA { return scale; });
     }
     if constexpr (has_values) {
-        tile.store(dv, rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v),
-                   [](Row) FLASHOMP_LAMBDA { return 1.0F; });
+        tile.store(dv, rows_in(p.dv, p.partial_dv, p.head_dim_v), [](Row) FLASHOMP_LAMBDA { return 1.0F; });
     }
     tile.sync();
 }

@@ -33,7 +33,8 @@ struct Launch {
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
-    int heads_together = 1; ///< so many heads' longest blocks come before their shorter ones
+    int heads_together = 1;       ///< so many heads' longest blocks come before their shorter ones
+    unsigned* arrivals = nullptr; ///< for each resident block of a pass with head_splits: 0, crews that finished theirs
 };
 
 /// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would

@@ -4,6 +4,7 @@
 #include "pass.hpp"
 #include "region.hpp"
 #include "tensor_shapes.hpp"
+#include "tile/add_splits.hpp"
 #include "tile/team_memory.hpp"
 #if FLASHOMP_HOPPER
 #include "tile/hopper.hpp"
@@ -71,10 +72,12 @@ static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forwar
 /// All items that a team draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
 /// waits for every product, and one that is called for each item saves 200 registers every time.
 template <int depth, Pass pass, bool modified, class Math>
-static __attribute__((noinline, noclone)) void run_items(const Params& params, const Work& work, unsigned* counter,
-                                                         float* memory, int team, int teams)
+static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int team,
+                                                         int teams)
 {
     using OneMachine = Machine<depth, Math, pass, modified>;
+    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
     }
@@ -85,7 +88,7 @@ static __attribute__((noinline, noclone)) void run_items(const Params& params, c
     for (int item = team; item < work.items;) {
         if (ptx::warp() == 0) {
             ptx::store_shared_32(place,
-                                 static_cast<unsigned>(teams) + __atomic_fetch_add(counter, 1U, __ATOMIC_RELAXED));
+                                 static_cast<unsigned>(teams) + __atomic_fetch_add(&call.drawn, 1U, __ATOMIC_RELAXED));
         }
         if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
             OneMachine values(memory);
@@ -95,7 +98,13 @@ static __attribute__((noinline, noclone)) void run_items(const Params& params, c
         } else {
             run_block<pass, modified>(OneMachine(memory), params, work.item(item));
         }
-        ptx::barrier<32 * shape_of(pass, depth, modified).warps>();
+        if constexpr (pass == Pass::backward_key) {
+            if (params.head_splits > 1) {
+                finish_splits<shape.warps>(params, work.item(item), shape.resident_rows(),
+                                           call.launch.arrivals + item / params.head_splits, place ^ 4);
+            }
+        }
+        ptx::barrier<32 * shape.warps>();
         item = static_cast<int>(bits_of(ptx::load_shared(place)));
         place ^= 4;
     }
@@ -112,7 +121,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
         }
     }
 #endif
-    run_items<depth, pass, modified, Math>(params, Work(params, call.launch), &call.drawn, memory, team, teams);
+    run_items<depth, pass, modified, Math>(call, Work(params, call.launch), memory, team, teams);
 }
 #pragma omp end declare target
 

@@ -99,6 +99,13 @@ struct Params {
     float* partial_o = nullptr;
     RowTensor partial_lse;
     std::int64_t partial_stride = 0; ///< rows of one split
+
+    // dK and dV of few key blocks (head_splits.hpp): parts of a group's query heads, and their float32 sums,
+    // [split, batch, head, row, depth].
+    int head_splits = 1;
+    float *partial_dk = nullptr, *partial_dv = nullptr;
+    RowTensor key_rows;            ///< strides of their rows; no data
+    std::int64_t partial_keys = 0; ///< rows of one split
 };
 
 /// Rows of one sequence of the batch.

@@ -31,7 +31,7 @@ struct Work {
         const int rows = keys ? p.seqlen_k : p.seqlen_q;
         blocks = (rows + launch.resident_rows - 1) / launch.resident_rows;
         heads = keys ? p.heads_kv : p.heads_q;
-        splits = launch.pass == Pass::forward ? p.splits : 1;
+        splits = launch.pass == Pass::forward ? p.splits : (keys ? head_splits(p) : 1);
         ascending = keys;
         items = (units != nullptr ? std::int64_t{launch.unit_count} : std::int64_t{blocks} * batches) * heads * splits;
     }

@@ -80,6 +80,15 @@ FLASHOMP_INLINE void barrier()
     }
 }
 
+/// fence.acq_rel.gpu: what this thread and those it met at a barrier have written comes before what it writes next, for
+/// the whole device.
+FLASHOMP_INLINE void fence_device()
+{
+    if (is_nvptx()) {
+        asm volatile("fence.acq_rel.gpu;" ::);
+    }
+}
+
 /// bar.sync for the warps that wait, bar.arrive for all others of the `threads` lanes. Barrier 9.
 template <int threads>
 FLASHOMP_INLINE void await_others(bool waits)

@@ -203,6 +203,7 @@ Json direction_json(const DirectionFacts& direction)
     json["flops"] = direction.flops;
     json["executed_flops"] = direction.executed_flops;
     json["splits"] = direction.plan.splits;
+    json["head_splits"] = direction.plan.head_splits;
     json["tuned"] = direction.is_tuned;
     for (std::size_t i = 0; i < direction.plan.passes.size(); ++i) {
         const PassPlan& pass = direction.plan.passes[i];

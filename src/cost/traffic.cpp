@@ -139,6 +139,13 @@ Traffic tile_traffic(const Problem& problem, const Plan& plan)
         const auto partial = static_cast<double>(plan.partial_bytes);
         all += {partial, partial};
     }
+    if (plan.head_splits > 1) {
+        // Each part of a group has K and V again and leaves float32 sums, which the last part's crew reads.
+        const auto element = static_cast<double>(size_of(problem.dtype));
+        all.read += (plan.head_splits - 1) * element * static_cast<double>(problem.k.elements() + problem.v.elements());
+        const auto partial = static_cast<double>(plan.partial_bytes);
+        all += {partial, partial};
+    }
     return all;
 }
 

@@ -10,15 +10,16 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
     : image_(space)
 {
     struct Places {
-        std::int64_t units, maps;
+        std::int64_t units, maps, arrivals;
         std::vector<MapOfTensor> of_tensors;
     };
     std::vector<Places> places;
     for (const PassPlan& pass : plan.passes) {
         std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
         passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
+        const bool is_split = params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
-                          std::move(maps)});
+                          image_.reserve<unsigned>(is_split ? block_count(problem, pass) : 0), std::move(maps)});
     }
     if (params.splits > 1) {
         merge_at_ = image_.reserve<offload::MergeParams>();
@@ -28,6 +29,7 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
         offload::Call& call = passes_[i].call;
         const auto& units = plan.passes[i].units;
         call.launch.crew_memory = crew_memory;
+        call.launch.arrivals = image_.address<unsigned>(places[i].arrivals);
         call.launch.units = units.empty() ? nullptr : image_.address<offload::Unit>(places[i].units);
         image_.write(places[i].units, units.data(), units.size());
         std::int64_t at = places[i].maps;

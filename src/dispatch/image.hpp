@@ -18,7 +18,8 @@ class Image {
 public:
     explicit Image(const Space& space) : space_(space) {}
 
-    /// Room for so many objects. Returns where, in bytes from the image's start: a multiple of 64, as tensor maps ask.
+    /// Room for so many objects, all zeros. Returns where, in bytes from the image's start: a multiple of 64, as tensor
+    /// maps ask.
     template <class T>
     std::int64_t reserve(std::size_t count = 1)
     {

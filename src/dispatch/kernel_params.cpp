@@ -82,6 +82,15 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
         p.dv = kernel_tensor(staging.output(problem.dv));
         p.delta = contiguous_rows(problem, scratch.rows);
         p.residual = contiguous_rows(problem, scratch.rows + problem.lse.elements());
+        if (plan.head_splits > 1) {
+            const bool packed = problem.k.rank == 3;
+            p.head_splits = plan.head_splits;
+            p.key_rows.head = problem.k.shape[packed ? 0 : 1];
+            p.key_rows.batch = packed ? 0 : problem.heads_kv * p.key_rows.head;
+            p.partial_keys = packed ? problem.heads_kv * p.key_rows.head : problem.batch * p.key_rows.batch;
+            p.partial_dk = scratch.partial;
+            p.partial_dv = scratch.partial + p.head_splits * p.partial_keys * p.head_dim;
+        }
         if (problem.dbias) {
             p.dbias = bias_tensor(staging.output(problem.dbias));
         }

@@ -5,6 +5,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <cstring>
 #include <fmt/format.h>
 #include <new>
 #include <omp.h>
@@ -55,11 +56,21 @@ void release(void* memory, const Space& space)
 
 void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes)
 {
-    const bool done =
-        bytes == 0 || (space.kind == Space::Kind::cuda
-                           ? cuda::copy(target, source, bytes, cuda::Copy::to_device, space.device, space.stream)
-                           : omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, space.device,
-                                               omp_get_initial_device()) == 0);
+    if (bytes == 0) {
+        return;
+    }
+    bool done = true;
+    switch (space.kind) {
+    case Space::Kind::openmp:
+        done = omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, space.device,
+                                 omp_get_initial_device()) == 0;
+        break;
+    case Space::Kind::cuda:
+        done = cuda::copy(target, source, bytes, cuda::Copy::to_device, space.device, space.stream);
+        break;
+    case Space::Kind::host:
+        std::memcpy(target, source, static_cast<std::size_t>(bytes));
+    }
     if (!done) {
         refuse_copy(bytes);
     }
@@ -67,11 +78,21 @@ void copy_in(void* target, const Space& space, const void* source, std::int64_t 
 
 void copy_out(void* target, const void* source, const Space& space, std::int64_t bytes)
 {
-    const bool done =
-        bytes == 0 || (space.kind == Space::Kind::cuda
-                           ? cuda::copy(target, source, bytes, cuda::Copy::to_host, space.device, space.stream)
-                           : omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0,
-                                               omp_get_initial_device(), space.device) == 0);
+    if (bytes == 0) {
+        return;
+    }
+    bool done = true;
+    switch (space.kind) {
+    case Space::Kind::openmp:
+        done = omp_target_memcpy(target, source, static_cast<std::size_t>(bytes), 0, 0, omp_get_initial_device(),
+                                 space.device) == 0;
+        break;
+    case Space::Kind::cuda:
+        done = cuda::copy(target, source, bytes, cuda::Copy::to_host, space.device, space.stream);
+        break;
+    case Space::Kind::host:
+        std::memcpy(target, source, static_cast<std::size_t>(bytes));
+    }
     if (!done) {
         refuse_copy(bytes);
     }

@@ -24,6 +24,17 @@ std::int64_t statistic_rows(const Problem& problem)
     return problem.lse.elements();
 }
 
+/// Rows of k, and of v, in all heads.
+std::int64_t key_rows(const Problem& problem)
+{
+    return problem.k.elements() / std::max<std::int64_t>(1, problem.head_dim);
+}
+
+std::int64_t depths(const Problem& problem)
+{
+    return problem.head_dim + problem.head_dim_v;
+}
+
 /// The blocks of packed sequences that exist, costliest first, so that sequences whose lengths differ by orders of
 /// magnitude still end together.
 std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
@@ -54,17 +65,6 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
     return units;
 }
 
-/// Resident blocks of a pass, those of all heads.
-std::int64_t block_count(const Problem& problem, const PassPlan& pass)
-{
-    const bool keys = pass.launch.pass == Pass::backward_key;
-    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
-    const std::int64_t blocks = problem.starts_q.empty()
-                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
-                                    : static_cast<std::int64_t>(pass.units.size());
-    return blocks * (keys ? problem.heads_kv : problem.heads_q);
-}
-
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
 /// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
@@ -79,6 +79,29 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
 }
 
+/// Parts to share a group's query heads out in where the dK/dV pass has fewer key blocks than crews, or under a causal
+/// mask, whose blocks differ, than end together: a divisor of the group. Their sums are no more memory than a float32
+/// copy of dQ would be.
+int head_split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
+{
+    const std::int64_t wanted = pass.launch.crews * (problem.causal == Causal::none ? 1 : 4);
+    constexpr std::int64_t floats_at_once = 4;
+    const bool draws = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
+    if (pass.launch.pass != Pass::backward_key || !draws || hardware.backend != Backend::openmp ||
+        problem.head_dim % floats_at_once != 0 || problem.head_dim_v % floats_at_once != 0) {
+        return 1;
+    }
+    const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
+    const std::int64_t most =
+        statistic_rows(problem) * problem.head_dim / std::max<std::int64_t>(1, key_rows(problem) * depths(problem));
+    const std::int64_t group = problem.heads_q / problem.heads_kv;
+    std::int64_t splits = std::min({group, most, (wanted + items - 1) / items});
+    while (splits > 1 && group % splits != 0) {
+        --splits;
+    }
+    return static_cast<int>(std::max<std::int64_t>(1, splits));
+}
+
 /// Items of work are counted in 32 bits (Work::item()).
 void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pass)
 {
@@ -91,10 +114,11 @@ void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pa
 }
 
 /// No more teams than items of work: 256 take 8 µs to begin and end on an H200, one takes none of it.
-int needed_teams(const Problem& problem, const PassPlan& pass, int splits)
+int needed_teams(const Problem& problem, const PassPlan& pass, const Plan& plan)
 {
     const bool has_blocks = pass.launch.pass != Pass::backward_bias && pass.launch.pass != Pass::backward_sink;
-    const std::int64_t items = block_count(problem, pass) * (pass.launch.pass == Pass::forward ? splits : 1);
+    const bool keys = pass.launch.pass == Pass::backward_key;
+    const std::int64_t items = block_count(problem, pass) * (keys ? plan.head_splits : plan.splits);
     return has_blocks ? static_cast<int>(std::clamp<std::int64_t>(items, 1, pass.launch.crews)) : pass.launch.crews;
 }
 
@@ -138,6 +162,16 @@ void add_name(std::string& names, const PassPlan& pass)
 }
 
 } // namespace
+
+std::int64_t block_count(const Problem& problem, const PassPlan& pass)
+{
+    const bool keys = pass.launch.pass == Pass::backward_key;
+    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
+    const std::int64_t blocks = problem.starts_q.empty()
+                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
+                                    : static_cast<std::int64_t>(pass.units.size());
+    return blocks * (keys ? problem.heads_kv : problem.heads_q);
+}
 
 void name_machines(Plan& plan)
 {
@@ -202,9 +236,22 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
     }
     for (PassPlan& pass : plan.passes) {
+        const int splits = head_split_count(problem, pass, hardware);
+        if (splits > 1) {
+            plan.head_splits = splits;
+            plan.partial_bytes = 4 * splits * key_rows(problem) * depths(problem);
+        }
+        const bool has_groups = problem.heads_q > problem.heads_kv;
+        if (pass.launch.pass == Pass::backward_key && has_groups &&
+            block_count(problem, pass) * splits <= 8 * pass.launch.crews) {
+            // So few that a long one begun late is waited for: the longest of all heads first, whatever a cache holds.
+            pass.launch.heads_together = static_cast<int>(problem.batch * problem.heads_kv);
+        }
+    }
+    for (PassPlan& pass : plan.passes) {
         Launch& launch = pass.launch;
         if (hardware.is_device && hardware.backend == Backend::openmp) {
-            launch.crews = needed_teams(problem, pass, plan.splits);
+            launch.crews = needed_teams(problem, pass, plan);
         }
         if (launch.needs_memory) {
             plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);

@@ -39,7 +39,8 @@ struct Plan {
     std::int64_t crew_memory_bytes = 0; ///< host or global memory of all crews, the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
-    std::int64_t partial_bytes = 0; ///< partial results of splits
+    int head_splits = 1;            ///< parts of a group's query heads in the dK/dV pass
+    std::int64_t partial_bytes = 0; ///< partial results of splits or head_splits
 };
 
 /// The element type as the kernels see it.
@@ -49,6 +50,9 @@ offload::Element kernel_element(DType dtype);
 /// several read the same keys (groups.hpp). A caller who left machine and tiling open gets those of the hardware's
 /// tuning tables, where they have an entry for the problem that plan() can do.
 Problem as_computed(const Problem& problem, const Hardware& hardware);
+
+/// Resident blocks of one of its passes, those of all heads.
+std::int64_t block_count(const Problem& problem, const PassPlan& pass);
 
 /// For a problem as_computed(). Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);

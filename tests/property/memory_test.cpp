@@ -53,5 +53,16 @@ TEST_P(Memory, ExtraDeviceMemoryIsLseAndTwoFloatsARow)
     EXPECT_EQ(second.extra_bytes, 12 * rows);
 }
 
+TEST_P(Memory, OneKeyHeadForManyQueriesTakesNoMoreThanAFloat32Dq)
+{
+    if (!target_.is_device) {
+        GTEST_SKIP() << "heads are shared out on a device only";
+    }
+    AttentionCase attention({2, 8, 1, 500, 400, 64, 64}, DType::bfloat16, 53);
+    const Report report = attention.run(on_target({})).second;
+    const std::int64_t rows = 2 * 8 * 500;
+    EXPECT_LE(report.extra_bytes, 12 * rows + 4 * rows * 64);
+}
+
 } // namespace
 } // namespace flashomp::testing

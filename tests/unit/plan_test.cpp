@@ -100,6 +100,35 @@ TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
     EXPECT_FALSE(reads_twice("b1_h4_n1024_d256", DType::float32)); // plain
 }
 
+TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    const auto planned = [](const char* shape) {
+        Hardware hardware = gpu();
+        hardware.has_hopper = true;
+        const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
+        const Plan decided = plan(problem, hardware);
+        // No more than a float32 dQ would be.
+        EXPECT_LE(decided.partial_bytes, 4 * problem.lse.elements() * problem.head_dim) << shape;
+        EXPECT_EQ(problem.heads_q / problem.heads_kv % decided.head_splits, 0) << shape;
+        EXPECT_LE(decided.passes.at(1).launch.crews, block_count(problem, decided.passes.at(1)) * decided.head_splits)
+            << shape;
+        return decided.head_splits;
+    };
+    EXPECT_EQ(planned("b4_h16kv1_n1024_d64"), 4);        // 64 key blocks for 256 crews
+    EXPECT_EQ(planned("b4_h16kv1_n1024_d64_causal"), 8); // more parts would take more memory
+    EXPECT_EQ(planned("b4_h16kv1_n4096_d64_causal"), 4);
+    EXPECT_EQ(planned("b4_h16kv1_n4096_d64"), 1);
+    EXPECT_EQ(planned("b4_h16_n1024_d64"), 1);       // a head each
+    EXPECT_EQ(planned("b1_h10kv1_n512_d128"), 5);    // a divisor of the group
+    EXPECT_EQ(planned("b1_h16kv1_n64x8192_d64"), 1); // long keys: their sums would be more than dQ
+    EXPECT_EQ(plan(cost::problem_of(cost::parse_shape("b1_h16kv1_n512_d64"), DType::bfloat16, true, {}), host_with(2))
+                  .head_splits,
+              1);
+}
+
 TEST(Plan, MoreItemsThanAreCountableAreRefused)
 {
     const Problem problem = cost::problem_of(cost::parse_shape("b100000_h30000_n1_d8"), DType::bfloat16, false, {});
