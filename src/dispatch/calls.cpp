@@ -18,8 +18,9 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
         std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
         passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
         const bool is_split = params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
+        const auto arrivals = static_cast<std::size_t>(is_split ? block_count(problem, pass) : 0);
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
-                          image_.reserve<unsigned>(is_split ? block_count(problem, pass) : 0), std::move(maps)});
+                          image_.reserve<unsigned>(arrivals), std::move(maps)});
     }
     if (params.splits > 1) {
         merge_at_ = image_.reserve<offload::MergeParams>();
