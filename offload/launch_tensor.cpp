@@ -81,10 +81,14 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
     }
-    // Drawn one ahead, so that nobody waits for the counter; two places, so that a fast warp does not overwrite what a
-    // slow one has yet to read.
+    // Drawn one ahead, so that nobody waits for the counter: `place` is for the next item's number, the other place has
+    // that of the item at work.
     const std::uint32_t drawn = ptx::shared_address(memory) + team_memory_bytes - drawn_bytes;
     std::uint32_t place = drawn;
+    if (ptx::warp() == 0) {
+        ptx::store_shared_32(place ^ 4, static_cast<unsigned>(team));
+    }
+    ptx::barrier<32 * shape.warps>();
     for (int item = team; item < work.items;) {
         if (ptx::warp() == 0) {
             ptx::store_shared_32(place,
@@ -100,8 +104,10 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
         }
         if constexpr (pass == Pass::backward_key) {
             if (params.head_splits > 1) {
-                finish_splits<shape.warps>(params, work.item(item), shape.resident_rows(),
-                                           call.launch.arrivals + item / params.head_splits, place ^ 4);
+                // In a register until here, its number would cost the loop over blocks the early loads of statistics.
+                const int same = static_cast<int>(bits_of(ptx::load_shared(place ^ 4)));
+                finish_splits<shape.warps>(params, work.item(same), shape.resident_rows(),
+                                           call.launch.arrivals + same / params.head_splits, place ^ 4);
             }
         }
         ptx::barrier<32 * shape.warps>();

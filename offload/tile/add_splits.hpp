@@ -11,7 +11,7 @@
 namespace flashomp::offload {
 
 /// Whether this crew is the last of `crews` that come here for the same block: all others' sums are then there to read.
-/// `place`: 4 bytes of shared memory that nobody reads at the time.
+/// `place`: 4 bytes of shared memory that everybody has read.
 template <int warps>
 FLASHOMP_INLINE bool is_last(unsigned* arrivals, int crews, std::uint32_t place)
 {
