@@ -25,21 +25,15 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
     }
 }
 
-constexpr int merge_rows = 16; ///< of a block
 constexpr int merge_warps = 4;
 
-std::int64_t all_rows(const offload::MergeParams& params)
+__global__ void merge_kernel(const __grid_constant__ offload::MergeParams params, std::int64_t units)
 {
-    return std::int64_t{params.batch} * params.heads * params.length;
-}
-
-__global__ void merge_kernel(const __grid_constant__ offload::MergeParams params, std::int64_t rows)
-{
-    const std::int64_t first = item_index() * merge_rows;
-    if (first < rows) {
-        PlainMachine tile(nullptr, merge_rows, PlainMachine::micro, merge_warps); // needs no memory of its own
-        offload::merge_rows(tile, params, first,
-                            rows - first < merge_rows ? static_cast<int>(rows - first) : merge_rows);
+    const std::int64_t unit = item_index();
+    if (unit < units) {
+        PlainMachine tile(nullptr, offload::merge_unit_rows(params), PlainMachine::micro,
+                          merge_warps); // needs no memory of its own
+        offload::merge_rows(tile, params, unit);
     }
 }
 
@@ -58,9 +52,8 @@ int run_plain(const Params& params, const Launch& launch, void* stream)
 
 int run_merge(const offload::MergeParams& params, void* stream)
 {
-    const std::int64_t rows = all_rows(params);
-    return launch_items<merge_kernel>((rows + merge_rows - 1) / merge_rows, merge_warps, 0,
-                                      static_cast<cudaStream_t>(stream), params, rows);
+    const std::int64_t units = offload::merge_units(params);
+    return launch_items<merge_kernel>(units, merge_warps, 0, static_cast<cudaStream_t>(stream), params, units);
 }
 
 } // namespace flashomp::cuda

@@ -3,6 +3,7 @@
 
 #include "merge.hpp"
 #include "params.hpp"
+#include "tile/machine.hpp"
 
 #include <cstdint>
 #include <string_view>
@@ -58,8 +59,11 @@ struct HostIsa {
     bool only_bfloat16;                       ///< has nothing for the other element types
     bool (*is_supported)();                   ///< by this CPU and the kernel
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
+    Ran (*merge)(const MergeParams&, int);    ///< a merge on so many host threads
     /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
     std::int64_t (*floats)(Element, Pass, int, int, int, int);
+    /// of a block of a PackedTensor: its rows and depth; null: streamed blocks are used as they lie in memory
+    std::int64_t (*packed_bytes)(Element, StreamUse, int, int);
     /// so many rounds of nothing but products on this thread, whose FLOPs it returns; null: ordinary multiply-adds
     double (*products)(Element, std::int64_t);
     void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test
@@ -93,8 +97,8 @@ Ran run_hopper(const Call& call, Call* there);
 /// devices of compute capability 9.0. False where the build has none.
 bool load_hopper_machine();
 
-/// A merge, as a target region on `device` (-1: on the host), in whose memory the parameters are.
-Ran run_merge(const MergeParams* there, int device, int threads);
+/// A merge of so many units (merge_units()), as a target region on a device, in whose memory the parameters are.
+Ran run_merge(const MergeParams* there, std::int64_t units, int device);
 
 /// Crew memory of the plain machine.
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);

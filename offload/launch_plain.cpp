@@ -31,11 +31,10 @@ static void run_share(const Call& call, float* memory, int team, int teams)
 /// The same for a merge. A function of its own: inlined into the parallel region it crashes g++ 12 (ompdevlow).
 static void merge_share(const MergeParams& params, int crew_threads, int team, int teams)
 {
-    constexpr int unit = 16; // rows
-    const std::int64_t all = std::int64_t{params.batch} * params.heads * params.length;
-    PlainMachine tile(nullptr, unit, PlainMachine::micro, crew_threads); // needs no memory of its own
-    for (std::int64_t first = std::int64_t{team} * unit; first < all; first += std::int64_t{teams} * unit) {
-        merge_rows(tile, params, first, all - first < unit ? static_cast<int>(all - first) : unit);
+    PlainMachine tile(nullptr, merge_unit_rows(params), PlainMachine::micro,
+                      crew_threads); // needs no memory of its own
+    for (std::int64_t unit = team; unit < merge_units(params); unit += teams) {
+        merge_rows(tile, params, unit);
     }
 }
 #pragma omp end declare target
@@ -80,22 +79,20 @@ Ran run_plain(const Call& call, Call* there)
     return ran;
 }
 
-Ran run_merge(const MergeParams* there, int device, int threads)
+Ran run_merge(const MergeParams* there, std::int64_t units, int device)
 {
-    const int target = device_of(device);
-    const bool to_device = target != omp_get_initial_device();
-    const int crew_threads = to_device ? 2 : threads;
-    const int crews = to_device ? 512 : 1;
+    constexpr int threads = 4, most = 256; // 1024 warps
+    const int crews = units < most ? static_cast<int>(units) : most;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
-#pragma omp target teams device(target) num_teams(crews) thread_limit(crew_threads) firstprivate(there, flag, to_device)
+#pragma omp target teams device(device) num_teams(crews) thread_limit(threads) firstprivate(there, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
-#pragma omp parallel num_threads(crew_threads)
+#pragma omp parallel num_threads(threads)
         {
-            if (is_where_sent(flag, to_device)) {
-                merge_share(*there, crew_threads, team, teams);
+            if (is_where_sent(flag, true)) {
+                merge_share(*there, threads, team, teams);
             }
             end_region();
         }

@@ -26,76 +26,94 @@ struct MergeParams {
     Element element = Element::float32;
 };
 
+/// Rows are merged in units: up to so many that follow one another in one head, or single ones where a head has fewer,
+/// as in decoding, so that there is work for many crews.
+FLASHOMP_INLINE int merge_unit_rows(const MergeParams& p)
+{
+    constexpr int most = 16;
+    return p.length < most ? 1 : most;
+}
+
+FLASHOMP_INLINE std::int64_t merge_units(const MergeParams& p)
+{
+    const int rows = merge_unit_rows(p);
+    return std::int64_t{p.batch} * p.heads * ((p.length + rows - 1) / rows);
+}
+
 // Below, numbers only: g++ 12 crashes (ompdevlow) on a struct with a constructor that lives inside a simd loop.
 
-/// Offset of row `row` of the flattened [batch, heads, length] in a tensor with these strides.
-FLASHOMP_INLINE std::int64_t merge_offset(const MergeParams& p, std::int64_t row, std::int64_t batch_stride,
-                                          std::int64_t head_stride, std::int64_t row_stride)
+/// LSE of a row in part i; the row is at `first` in part[0], at `second` in part[1].
+FLASHOMP_INLINE float part_lse(const MergeParams& p, std::int64_t first, std::int64_t second, int i)
 {
-    return row / p.length / p.heads * batch_stride + row / p.length % p.heads * head_stride +
-           row % p.length * row_stride;
+    const bool is_second = i > 0 && p.stride_lse == 0;
+    return is_second ? p.part[1].lse.data[second] : p.part[0].lse.data[first + i * p.stride_lse];
 }
 
-FLASHOMP_INLINE std::int64_t merge_offset(const MergeParams& p, std::int64_t row, const Tensor& t)
+FLASHOMP_INLINE float part_value(const MergeParams& p, std::int64_t first, std::int64_t second, int i)
 {
-    return merge_offset(p, row, t.batch, t.head, t.row);
-}
-
-/// LSE of a row in part i.
-FLASHOMP_INLINE float part_lse(const MergeParams& p, std::int64_t row, int i)
-{
-    const RowTensor& t = i > 0 && p.stride_lse == 0 ? p.part[1].lse : p.part[0].lse;
-    return t.data[merge_offset(p, row, t.batch, t.head, 1) + i * p.stride_lse];
-}
-
-FLASHOMP_INLINE float part_value(const MergeParams& p, std::int64_t row, int i, int x)
-{
-    const MergePart& part = i > 0 && p.stride_lse == 0 ? p.part[1] : p.part[0];
-    return read_element(part.o.data, part.element, merge_offset(p, row, part.o) + i * p.stride_o + x);
+    const bool is_second = i > 0 && p.stride_lse == 0;
+    const MergePart& part = p.part[is_second ? 1 : 0];
+    return read_element(part.o.data, part.element, is_second ? second : first + i * p.stride_o);
 }
 
 /// The largest LSE of the parts; 0 where all are -inf, so that -inf - largest is no NaN.
-FLASHOMP_INLINE float largest_lse(const MergeParams& p, std::int64_t row)
+FLASHOMP_INLINE float largest_lse(const MergeParams& p, std::int64_t first, std::int64_t second)
 {
     float largest = -infinity;
+    FLASHOMP_UNROLL(8) // loads under way at one time
     for (int i = 0; i < p.parts; ++i) {
-        const float lse = part_lse(p, row, i);
+        const float lse = part_lse(p, first, second, i);
         largest = lse > largest ? lse : largest;
     }
     return largest == -infinity ? 0.0F : largest;
 }
 
-/// o and LSE of rows [first, first + rows). An element of o is read by the thread that writes it, and LSE is written
-/// after everyone has read it, so outputs may be the parts themselves.
+/// o and LSE of the rows of a unit. An element of o is read by the thread that writes it, and LSE is written after
+/// everyone has read it, so outputs may be the parts themselves.
+///
+/// Where the rows are is found once a unit: a division of 64 bits is a function call on a GPU, and with four to each
+/// element of each part a merge of 64 parts of a few rows took half a millisecond.
 template <class Machine>
-FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_t first, int rows)
+FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_t unit)
 {
+    const int most = merge_unit_rows(p);
+    const int units = (p.length + most - 1) / most; // of a head
+    const std::int64_t head_of_all = unit / units;
+    const int first = static_cast<int>(unit - head_of_all * units) * most;
+    const int rows = p.length - first < most ? p.length - first : most;
+    const int batch = static_cast<int>(head_of_all / p.heads);
+    const int head = static_cast<int>(head_of_all - std::int64_t{batch} * p.heads);
+    const auto in = [=](const Tensor& t) FLASHOMP_LAMBDA { return batch * t.batch + head * t.head + first * t.row; };
+    const auto in_rows = [=](const RowTensor& t) FLASHOMP_LAMBDA { return batch * t.batch + head * t.head + first; };
     const MergeParams* const params = &p;
+    const std::int64_t o = in(p.o), o_first = in(p.part[0].o), o_second = in(p.part[1].o);
+    const std::int64_t lse = in_rows(p.lse), lse_first = in_rows(p.part[0].lse), lse_second = in_rows(p.part[1].lse);
+
     tile.for_elements(rows, p.depth, [=](int r, int x) FLASHOMP_LAMBDA {
-        const std::int64_t row = first + r;
-        const float largest = largest_lse(*params, row);
+        const std::int64_t x_first = o_first + r * params->part[0].o.row + x;
+        const std::int64_t x_second = o_second + r * params->part[1].o.row + x;
+        const float largest = largest_lse(*params, lse_first + r, lse_second + r);
         float weights = 0.0F;
         float sum = 0.0F;
+        FLASHOMP_UNROLL(8)
         for (int i = 0; i < params->parts; ++i) {
-            const float weight = exp_difference(part_lse(*params, row, i), largest);
+            const float weight = exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
             weights += weight;
-            sum +=
-                weight > 0.0F ? weight * part_value(*params, row, i, x) : 0.0F; // a part without keys may hold anything
+            // a part without keys may hold anything
+            sum += weight > 0.0F ? weight * part_value(*params, x_first, x_second, i) : 0.0F;
         }
-        write_element(params->o.data, params->element, merge_offset(*params, row, params->o) + x,
+        write_element(params->o.data, params->element, o + r * params->o.row + x,
                       weights > 0.0F ? sum / weights : 0.0F);
     });
     tile.sync();
     tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
-        const std::int64_t row = first + r;
-        const float largest = largest_lse(*params, row);
+        const float largest = largest_lse(*params, lse_first + r, lse_second + r);
         float weights = 0.0F;
+        FLASHOMP_UNROLL(8)
         for (int i = 0; i < params->parts; ++i) {
-            weights += exp_difference(part_lse(*params, row, i), largest);
+            weights += exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
         }
-        const RowTensor& t = params->lse;
-        t.data[merge_offset(*params, row, t.batch, t.head, 1)] =
-            weights > 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
+        params->lse.data[lse + r] = weights > 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
     });
     tile.sync();
 }

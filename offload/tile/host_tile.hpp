@@ -226,6 +226,7 @@ public:
     FLASHOMP_INLINE void for_elements(int rows, int depth, F f)
     {
         for (int r = 0; r < rows; ++r) {
+#pragma omp simd
             for (int x = 0; x < depth; ++x) {
                 f(r, x);
             }

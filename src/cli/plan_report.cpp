@@ -216,8 +216,7 @@ Json direction_json(const DirectionFacts& direction)
                                   {"crew_bytes", 4 * pass.launch.crew_floats},
                                   {"traffic", traffic_json(direction.pass_traffic[i])}});
     }
-    json["extra_bytes"] = direction.plan.lse_bytes + direction.plan.row_bytes + direction.plan.partial_bytes +
-                          direction.plan.crew_memory_bytes;
+    json["extra_bytes"] = direction.plan.extra_bytes();
     json["traffic"] = {{"standard", traffic_json(direction.standard)},
                        {"tiles", traffic_json(direction.tiles)},
                        {"least", traffic_json(direction.least)}};

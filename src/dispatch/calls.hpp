@@ -12,11 +12,18 @@
 
 namespace flashomp {
 
+/// Scratch memory that the passes use one after the other.
+struct PassMemory {
+    float* crews = nullptr;      ///< Plan::crew_memory_bytes
+    std::byte* packed = nullptr; ///< Plan::packed_bytes
+};
+
 /// The passes of a call and, where the keys are split, the merge after them: in the memory of the space that they run
-/// in, together with what they point to, the blocks of packed sequences and the tensors' maps (tensor_maps.hpp).
+/// in, together with what they point to: the blocks of packed sequences and, of the tensors that stream, the maps
+/// (tensor_maps.hpp) or where they will be packed (offload/tile/packed.hpp).
 class Calls {
 public:
-    Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
+    Calls(const Plan& plan, const Problem& problem, const offload::Params& params, const PassMemory& memory,
           const Space& space);
 
     /// One of the plan's passes, to read on the host.
@@ -28,8 +35,14 @@ public:
         return image_.address<offload::Call>(passes_[pass].at);
     }
 
-    /// In the memory of the space; only where the keys are split.
-    [[nodiscard]] const offload::MergeParams* merge() const { return image_.address<offload::MergeParams>(merge_at_); }
+    /// The merge, where the keys are split.
+    [[nodiscard]] const offload::MergeParams& merge_here() const { return merge_; }
+
+    /// The same in the memory of the space.
+    [[nodiscard]] const offload::MergeParams* merge_there() const
+    {
+        return image_.address<offload::MergeParams>(merge_at_);
+    }
 
 private:
     struct Placed {
@@ -39,6 +52,7 @@ private:
 
     Image image_;
     std::vector<Placed> passes_;
+    offload::MergeParams merge_;
     std::int64_t merge_at_ = 0;
 };
 

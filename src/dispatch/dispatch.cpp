@@ -76,20 +76,39 @@ offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::
     return pass.isa->run(there->params, there->launch);
 }
 
+offload::Ran run_openmp_merge(const offload::MergeParams& here, const offload::MergeParams* there,
+                              const Hardware& hardware)
+{
+    return hardware.is_device ? offload::run_merge(there, offload::merge_units(here), hardware.device)
+                              : hardware.isa->merge(here, hardware.threads);
+}
+
+/// The same for parameters that are nowhere but here.
+offload::Ran send_openmp_merge(const offload::MergeParams& here, const Hardware& hardware, const Space& space)
+{
+    Image image(space);
+    const std::int64_t at = image.reserve<offload::MergeParams>();
+    image.place();
+    image.write(at, &here);
+    image.send();
+    return run_openmp_merge(here, image.address<offload::MergeParams>(at), hardware);
+}
+
 /// All passes of a plan on the OpenMP backend. Whether they ran where they were sent.
 bool run_openmp_passes(const Plan& decided, const Problem& problem, const offload::Params& params,
                        const Hardware& hardware)
 {
     const Space space = space_of(hardware, problem.choice);
     const Workspace crews(decided.crew_memory_bytes, space);
-    const Calls calls(decided, problem, params, crews.floats(), space);
+    const Workspace packed(decided.packed_bytes, space);
+    const Calls calls(decided, problem, params, {crews.floats(), static_cast<std::byte*>(packed.data())}, space);
     bool on_device = hardware.is_device;
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
         const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));
         on_device = on_device && ran.on_device; // the call is not behind &&, which might not make it
     }
     if (params.splits > 1) {
-        const offload::Ran ran = offload::run_merge(calls.merge(), hardware.device, hardware.threads);
+        const offload::Ran ran = run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware);
         on_device = on_device && ran.on_device;
     }
     return on_device;
@@ -131,7 +150,7 @@ Report run_kernels(const Problem& given)
     report.ran_on = place.name;
     report.note = place.note;
     report.seconds = seconds_since(start);
-    report.extra_bytes = decided.lse_bytes + decided.row_bytes + decided.partial_bytes + decided.crew_memory_bytes;
+    report.extra_bytes = decided.extra_bytes();
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     if (hardware.is_device && !on_device) {
@@ -139,16 +158,6 @@ Report run_kernels(const Problem& given)
             fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
     return report;
-}
-
-offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space)
-{
-    Image image(space);
-    const std::int64_t at = image.reserve<offload::MergeParams>();
-    image.place();
-    image.write(at, &params);
-    image.send();
-    return offload::run_merge(image.address<offload::MergeParams>(at), hardware.device, hardware.threads);
 }
 
 offload::MergePart merge_part(const Partial& part, Staging& staging)
@@ -185,7 +194,7 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     params.element = kernel_element(o.dtype);
     const bool is_cuda = place.hardware.backend == Backend::cuda;
     const offload::Ran ran = is_cuda ? run_cuda_merge(params, place, options)
-                                     : run_openmp_merge(params, place.hardware, space_of(place.hardware, options));
+                                     : send_openmp_merge(params, place.hardware, space_of(place.hardware, options));
     staging.finish();
 
     Report report;

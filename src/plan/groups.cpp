@@ -24,8 +24,9 @@ Problem with_groups_as_rows(Problem problem)
     const bool tells_heads_apart =
         problem.alibi_slopes || problem.bias || problem.sink || problem.dropout.probability > 0.0;
     const bool sees_all = problem.causal != Causal::top_left && problem.window.left < 0 && problem.window.right < 0;
-    if (problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 || tells_heads_apart || !sees_all ||
-        problem.lse.strides[1] != 1) {
+    const bool has_scales = problem.dtype == DType::float8_e4m3; // of each head
+    if (has_scales || problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 || tells_heads_apart ||
+        !sees_all || problem.lse.strides[1] != 1) {
         return problem;
     }
     problem.causal = Causal::none; // the last query sees all keys

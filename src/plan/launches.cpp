@@ -49,14 +49,13 @@ int teams_of(const Tiling& tiling, int team_threads)
     return tiling.teams > 0 ? tiling.teams : most / team_threads;
 }
 
-/// Rows of `heads` heads in blocks of at most `most`, or half, or a quarter, so that `threads` end soonest. Each block
-/// streams, and packs, all that it meets: that takes as long as the products of some rows.
-int rows_for_threads(std::int64_t rows, std::int64_t heads, int most, int fewest, int threads)
+/// Rows of `heads` heads in blocks of at most `most`, or half, or a quarter, so that `threads` end soonest. What a
+/// block streams takes, beside the products, as long as those of `streaming` rows.
+int rows_for_threads(std::int64_t rows, std::int64_t heads, int most, int fewest, int threads, int streaming)
 {
-    constexpr std::int64_t packing = 48; // rows: 28 to 64 were measured on AMX, at head_dim 64 and 128
     const auto time = [&](int each) {
         const std::int64_t items = (rows + each - 1) / each * heads;
-        return (items + threads - 1) / threads * (each + packing);
+        return (items + threads - 1) / threads * (each + streaming);
     };
     int best = most;
     for (int each = most / 2; each >= fewest; each /= 2) {
@@ -96,8 +95,12 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
         blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
     }
-    if (by_threads) { // last: the stream rows, which do change the bits, are those of any number of threads
-        blocks.resident = rows_for_threads(rows, heads, blocks.resident, fewest_rows, hardware.threads);
+    if (by_threads) {             // last: the stream rows, which do change the bits, are those of any number of threads
+        constexpr int packs = 48; // 28 to 64 were measured on AMX, at head_dim 64 and 128
+        constexpr int finds_it_packed = 16;
+        const bool shares = isa.packed_bytes != nullptr && problem.starts_q.empty();
+        blocks.resident = rows_for_threads(rows, heads, blocks.resident, fewest_rows, hardware.threads,
+                                           shares ? finds_it_packed : packs);
     }
     return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};

@@ -3,7 +3,8 @@
 #include "groups.hpp"
 #include "launches.hpp"
 #include "machines.hpp"
-#include "mask.hpp"
+#include "masks.hpp"
+#include "packing.hpp"
 #include "words.hpp"
 
 #include "flashomp/error.hpp"
@@ -40,16 +41,12 @@ std::int64_t depths(const Problem& problem)
 std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
 {
     const bool keys = launch.pass == Pass::backward_key;
-    offload::Params p;
-    p.causal = static_cast<offload::Alignment>(problem.causal);
-    p.window_left = problem.window.left;
-    p.window_right = problem.window.right;
     std::vector<std::pair<std::int64_t, offload::Unit>> costs;
     for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
-        const offload::Sequence seq{0, 0, problem.starts_q[b + 1] - problem.starts_q[b],
-                                    problem.starts_k[b + 1] - problem.starts_k[b]};
-        const offload::Band band = offload::band_of(p, seq);
-        const int length = keys ? seq.k_len : seq.q_len;
+        const int q_len = problem.starts_q[b + 1] - problem.starts_q[b];
+        const int k_len = problem.starts_k[b + 1] - problem.starts_k[b];
+        const offload::Band band = band_of(problem, q_len, k_len);
+        const int length = keys ? k_len : q_len;
         for (int first = 0; first < length; first += launch.resident_rows) {
             const int last = std::min(length, first + launch.resident_rows);
             const offload::Range range = keys ? band.queries(first, last) : band.keys(first, last);
@@ -69,9 +66,11 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
 /// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
-    constexpr std::int64_t fewest_keys = 1024; // of a part
-    constexpr std::int64_t most_queries = 64;  // more would make the partial results more than a few rows of memory
-    if (problem.seqlen_q > most_queries || problem.dtype == DType::float8_e4m3) {
+    const std::int64_t fewest_keys = hardware.is_device ? 512 : 1024; // of a part
+    constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
+    // The merge is a launch of its own, which takes a GPU as long as one crew some 4096 keys.
+    const std::int64_t fewest_in_all = hardware.is_device ? 4096 : 2 * fewest_keys;
+    if (problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all || problem.dtype == DType::float8_e4m3) {
         return 1;
     }
     const std::int64_t wanted = hardware.is_device ? 512 : 64;
@@ -196,7 +195,7 @@ offload::Element kernel_element(DType dtype)
 
 Problem as_computed(const Problem& problem, const Hardware& hardware)
 {
-    Problem computed = hardware.is_device ? problem : with_groups_as_rows(problem);
+    Problem computed = with_groups_as_rows(problem);
     if (problem.choice.machine != Machine::automatic || problem.choice.tiling != Tiling{}) {
         return computed;
     }
@@ -252,6 +251,14 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         Launch& launch = pass.launch;
         if (hardware.is_device && hardware.backend == Backend::openmp) {
             launch.crews = needed_teams(problem, pass, plan);
+        }
+        if (pass.machine == Machine::host) {
+            pass.packings = packings_of(problem, pass);
+            std::int64_t bytes = 0;
+            for (const Packing& packing : pass.packings) {
+                bytes += packing.bytes();
+            }
+            plan.packed_bytes = std::max(plan.packed_bytes, bytes);
         }
         if (launch.needs_memory) {
             plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);

@@ -70,6 +70,28 @@ TEST_P(Determinism, AnyNumberOfResidentRows)
     }
 }
 
+TEST_P(Determinism, WhatIsPackedOnceForAllBlocksIsWhatEachPacks)
+{
+    if (target_.machine != Machine::host) {
+        GTEST_SKIP() << "only the host machine packs";
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        AttentionCase attention({2, 3, 3, 200, 333, 40, 72}, dtype, 37);
+        Options options = on_target({});
+        options.tiling.stream_rows = 48;
+        options.tiling.resident_rows = 208; // one block, which packs for itself
+        attention.poison_outputs();
+        forward(attention.forward_args(), options);
+        const HostTensor o = HostTensor::copy_of(attention.o.view());
+        const HostTensor lse = HostTensor::copy_of(attention.lse.view());
+        options.tiling.resident_rows = 32;
+        attention.poison_outputs();
+        forward(attention.forward_args(), options);
+        EXPECT_TRUE(same_bits(attention.o, o)) << name_of(dtype);
+        EXPECT_TRUE(same_bits(attention.lse, lse)) << name_of(dtype);
+    }
+}
+
 TEST_P(Determinism, AnyNumberOfThreadsWithManyRows)
 {
     if (target_.machine != Machine::host) {
