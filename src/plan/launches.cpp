@@ -1,6 +1,8 @@
 #include "launches.hpp"
 
 #include "machines.hpp"
+#include "masks.hpp"
+#include "packing.hpp"
 
 #include "cuda/tensor_shapes.hpp"
 
@@ -8,7 +10,11 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <functional>
 #include <iterator>
+#include <numeric>
+#include <queue>
+#include <vector>
 
 namespace flashomp {
 
@@ -49,16 +55,49 @@ int teams_of(const Tiling& tiling, int team_threads)
     return tiling.teams > 0 ? tiling.teams : most / team_threads;
 }
 
-/// Rows of `heads` heads in blocks of at most `most`, or half, or a quarter, so that `threads` end soonest. What a
-/// block streams takes, beside the products, as long as those of `streaming` rows.
-int rows_for_threads(std::int64_t rows, std::int64_t heads, int most, int fewest, int threads, int streaming)
+/// When `threads` are done that take items of these costs, longest first, each for so many heads.
+double end_of_items(const std::vector<double>& costs, std::int64_t heads, int threads)
 {
+    constexpr std::int64_t few = 8; // a thread: of more, the last ones are a small part
+    const auto items = static_cast<std::int64_t>(costs.size()) * heads;
+    const double all = std::accumulate(costs.begin(), costs.end(), 0.0) * static_cast<double>(heads);
+    if (items > few * threads) {
+        return all / threads + costs.front() / 2;
+    }
+    std::priority_queue<double, std::vector<double>, std::greater<>> ends;
+    for (int thread = 0; thread < threads; ++thread) {
+        ends.push(0.0);
+    }
+    double last = 0.0;
+    for (const double cost : costs) {
+        for (std::int64_t head = 0; head < heads; ++head) {
+            const double end = ends.top() + cost;
+            ends.pop();
+            ends.push(end);
+            last = std::max(last, end);
+        }
+    }
+    return last;
+}
+
+/// Query rows of a block: at most `most`, or half, or a quarter, so that `threads` end soonest. What a block streams
+/// takes, beside the products, as long as those of `streaming` rows.
+int rows_for_threads(const Problem& problem, int most, int fewest, int threads, int streaming)
+{
+    const auto rows = static_cast<int>(problem.seqlen_q);
+    const auto columns = static_cast<int>(problem.seqlen_k);
+    const offload::Band band = band_of(problem, rows, columns);
     const auto time = [&](int each) {
-        const std::int64_t items = (rows + each - 1) / each * heads;
-        return (items + threads - 1) / threads * (each + streaming);
+        std::vector<double> costs;
+        for (int first = 0; first < rows; first += each) {
+            const offload::Range keys = band.keys(first, std::min(rows, first + each));
+            costs.push_back(static_cast<double>(std::max(0, keys.end - keys.begin)) * (each + streaming));
+        }
+        std::sort(costs.begin(), costs.end(), std::greater<>());
+        return end_of_items(costs, problem.batch * problem.heads_q, threads);
     };
     int best = most;
-    for (int each = most / 2; each >= fewest; each /= 2) {
+    for (int each = most / 2; rows > 0 && each >= fewest; each /= 2) {
         best = time(each) < time(best) ? each : best;
     }
     return best;
@@ -98,9 +137,8 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     if (by_threads) {             // last: the stream rows, which do change the bits, are those of any number of threads
         constexpr int packs = 48; // 28 to 64 were measured on AMX, at head_dim 64 and 128
         constexpr int finds_it_packed = 16;
-        const bool shares = isa.packed_bytes != nullptr && problem.starts_q.empty();
-        blocks.resident = rows_for_threads(rows, heads, blocks.resident, fewest_rows, hardware.threads,
-                                           shares ? finds_it_packed : packs);
+        blocks.resident = rows_for_threads(problem, blocks.resident, fewest_rows, hardware.threads,
+                                           may_pack_for_all(isa, pass, problem) ? finds_it_packed : packs);
     }
     return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};

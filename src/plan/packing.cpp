@@ -30,15 +30,20 @@ double meetings(const Problem& problem, const offload::Launch& launch)
 
 } // namespace
 
+bool may_pack_for_all(const offload::HostIsa& isa, Pass pass, const Problem& problem)
+{
+    constexpr std::int64_t fewest_rows = 1024; // 512 on 16 threads: a tenth slower
+    const bool streams = pass == Pass::forward || pass == Pass::backward_query || pass == Pass::backward_key;
+    return streams && isa.packed_bytes != nullptr && problem.starts_q.empty() &&
+           (pass == Pass::backward_key ? problem.seqlen_q : problem.seqlen_k) >= fewest_rows;
+}
+
 std::vector<Packing> packings_of(const Problem& problem, const PassPlan& pass)
 {
     const offload::Launch& launch = pass.launch;
-    const bool streams =
-        launch.pass == Pass::forward || launch.pass == Pass::backward_query || launch.pass == Pass::backward_key;
     const bool is_few = launch.resident_rows % pass.isa->lanes != 0; // reads rows where they are
     constexpr double fewest_meetings = 1.5;                          // packing for all takes a trip through memory more
-    if (!streams || is_few || pass.isa->packed_bytes == nullptr || !problem.starts_q.empty() ||
-        meetings(problem, launch) < fewest_meetings) {
+    if (!may_pack_for_all(*pass.isa, launch.pass, problem) || is_few || meetings(problem, launch) < fewest_meetings) {
         return {};
     }
     const offload::Element element = kernel_element(problem.dtype);

@@ -7,8 +7,13 @@
 
 namespace flashomp {
 
-/// Both that stream past the resident blocks, or none: where the instruction set's products take them as they are, or
-/// few blocks meet each row. Packed data are the same whoever packs them, so this changes no bits.
+/// Whether a pass on an instruction set packs its tensors for all blocks where many of these meet each row: not where
+/// products take rows as they lie in memory, nor short sequences, whose blocks pack what they need sooner than they get
+/// it from another core's cache (docs/host.md).
+bool may_pack_for_all(const offload::HostIsa& isa, offload::Pass pass, const Problem& problem);
+
+/// Both that stream past the resident blocks, or none. Packed data are the same whoever packs them, so this changes no
+/// bits.
 std::vector<Packing> packings_of(const Problem& problem, const PassPlan& pass);
 
 } // namespace flashomp

@@ -73,7 +73,9 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     if (problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all || problem.dtype == DType::float8_e4m3) {
         return 1;
     }
-    const std::int64_t wanted = hardware.is_device ? 512 : 64;
+    constexpr std::int64_t for_cuda = 512, for_host = 64;
+    const bool is_cuda = hardware.backend == Backend::cuda;
+    const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
     const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
     return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
 }

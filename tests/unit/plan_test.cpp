@@ -72,10 +72,11 @@ TEST(HostPlan, WhatManyBlocksMeetIsPackedOnceForAll)
         const std::size_t both = isa.packed_bytes != nullptr ? 2 : 0;
         EXPECT_EQ(packings("b1_h1_n4096_d64", false), (std::vector<std::size_t>{both})) << isa.name;
         EXPECT_EQ(packings("b1_h1_n4096_d64_causal", true), (std::vector<std::size_t>{both, both})) << isa.name;
-        EXPECT_EQ(packings("b1_h8kv1_n64_d64", false), (std::vector<std::size_t>{both})) << isa.name; // by eight heads
-        EXPECT_EQ(packings("b1_h8_n64_d64", false), (std::vector<std::size_t>{0})) << isa.name;
+        EXPECT_EQ(packings("b1_h8kv1_n64x1024_d64", false), (std::vector<std::size_t>{both})) << isa.name; // by 8 heads
+        EXPECT_EQ(packings("b1_h8_n64x1024_d64", false), (std::vector<std::size_t>{0})) << isa.name;
+        EXPECT_EQ(packings("b1_h8_n512_d64", false), (std::vector<std::size_t>{0})) << isa.name;
         EXPECT_EQ(packings("b1_h8kv1_n1x4096_d64", false), (std::vector<std::size_t>{0})) << isa.name;
-        EXPECT_EQ(packings("b4_h2_n512_d64_varlen", false), (std::vector<std::size_t>{0})) << isa.name;
+        EXPECT_EQ(packings("b4_h2_n4096_d64_varlen", false), (std::vector<std::size_t>{0})) << isa.name;
     }
 }
 
