@@ -13,7 +13,6 @@ namespace flashomp::offload {
     Ran run(const Params& params, const Launch& launch);                                                               \
     Ran merge(const MergeParams& params, int threads);                                                                 \
     std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v); \
-    std::int64_t packed_bytes(Element element, StreamUse use, int rows, int depth);                                    \
     double products(Element element, std::int64_t rounds);                                                             \
     void exp2(const float* x, float* y);                                                                               \
     }
@@ -68,16 +67,14 @@ const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"amx", 16, 256, false, has_amx, amx::run, amx::merge, amx::floats, amx::packed_bytes, amx::products,
-         amx::exp2},
+        {"amx", 16, 256, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
         {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge, avx512_bf16::floats,
-         avx512_bf16::packed_bytes, avx512_bf16::products, avx512_bf16::exp2},
-        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, nullptr,
-         avx512::exp2},
-        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, nullptr, avx2::exp2},
+         avx512_bf16::products, avx512_bf16::exp2},
+        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, avx512::exp2},
+        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2},
 #endif
         {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::merge, baseline::floats, nullptr,
-         nullptr, baseline::exp2},
+         baseline::exp2},
     };
     return all;
 }

@@ -3,7 +3,6 @@
 
 #include "merge.hpp"
 #include "params.hpp"
-#include "tile/machine.hpp"
 
 #include <cstdint>
 #include <string_view>
@@ -62,8 +61,6 @@ struct HostIsa {
     Ran (*merge)(const MergeParams&, int);    ///< a merge on so many host threads
     /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
     std::int64_t (*floats)(Element, Pass, int, int, int, int);
-    /// of a block of a PackedTensor: its rows and depth; null: streamed blocks are used as they lie in memory
-    std::int64_t (*packed_bytes)(Element, StreamUse, int, int);
     /// so many rounds of nothing but products on this thread, whose FLOPs it returns; null: ordinary multiply-adds
     double (*products)(Element, std::int64_t);
     void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test

@@ -6,7 +6,6 @@
 #define FLASHOMP_ON_PAIRS 1 // AVX-512-BF16: bfloat16
 #define FLASHOMP_ON_TILES 2 // AMX-BF16: all element types
 #include "tile/host_few.hpp"
-#include "tile/packed.hpp"
 #if FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
 #include "tile/host_dpbf16.hpp"
 #include "tile/host_pairs.hpp"
@@ -65,41 +64,6 @@ static auto for_machine([[maybe_unused]] Element element, F f)
 #endif
 }
 
-template <class Machine>
-concept PackingMachine = requires(const PackedTensor& packed, Rows rows)
-{
-    Machine::pack(packed, rows);
-};
-
-/// Packs the blocks of a tensor, shared out among the threads, which go on without waiting for one another.
-template <PackingMachine Machine>
-static void pack(const Params& p, const Tensor& tensor)
-{
-    const auto& packed = *static_cast<const PackedTensor*>(tensor.map);
-#pragma omp for schedule(dynamic, 1) nowait
-    for (std::int64_t i = 0; i < packed.all_blocks(); ++i) {
-        const std::int64_t head = i / packed.blocks();
-        const Rows all = rows_of(p, tensor, static_cast<int>(head / packed.heads),
-                                 static_cast<int>(head % packed.heads), 0, packed.rows, packed.depth);
-        Machine::pack(packed, slice(all, static_cast<int>(i % packed.blocks()) * packed.block_rows, packed.block_rows));
-    }
-}
-
-/// What streams in a pass, where it is to be packed once for all.
-template <class Machine>
-static void pack_streams([[maybe_unused]] const Params& p, [[maybe_unused]] Pass pass)
-{
-    if constexpr (PackingMachine<Machine>) {
-        const bool keys = pass == Pass::backward_key;
-        const Tensor &first = keys ? p.q : p.k, &second = keys ? p.dout : p.v;
-        if (first.map != nullptr) { // all or none
-            pack<Machine>(p, first);
-            pack<Machine>(p, second);
-#pragma omp barrier
-        }
-    }
-}
-
 template <class Machine, Pass pass, bool modified>
 static void run_pass(const Params& params, const Launch& launch)
 {
@@ -109,7 +73,6 @@ static void run_pass(const Params& params, const Launch& launch)
     {
         const int crew = omp_get_thread_num();
         [[maybe_unused]] const Isa::Session session;
-        pack_streams<Machine>(params, pass);
         const Machine tile(launch.crew_memory + crew * launch.crew_floats, launch.resident_rows, launch.stream_rows);
 #pragma omp for schedule(dynamic, 1)
         for (std::int64_t i = 0; i < work.items; ++i) {
@@ -160,11 +123,6 @@ std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_ro
 }
 
 #if FLASHOMP_PRODUCTS != FLASHOMP_ON_VECTORS
-std::int64_t packed_bytes(Element element, StreamUse use, int rows, int depth)
-{
-    return for_machine(element, [&]<class Machine>() { return Machine::packed_bytes(rows, depth, use); });
-}
-
 double products([[maybe_unused]] Element element, std::int64_t rounds)
 {
 #if FLASHOMP_PRODUCTS == FLASHOMP_ON_TILES

@@ -39,10 +39,9 @@ enum class Alignment : int { none, top_left, bottom_right };
 struct Tensor {
     void* data = nullptr;
     std::int64_t batch = 0, row = 0, head = 0;
-    bool is_packed = false; ///< sequences follow one another, and batch is 0
-    std::int64_t rows = 0;  ///< of one sequence, or when packed of all of them
-    const void* map =
-        nullptr; ///< blocks of as many rows as the pass streams, for Hopper's copy engine, or packed; or null
+    bool is_packed = false;    ///< sequences follow one another, and batch is 0
+    std::int64_t rows = 0;     ///< of one sequence, or when packed of all of them
+    const void* map = nullptr; ///< for Hopper's copy engine, of blocks of as many rows as the pass streams; or null
 };
 
 /// Float statistics per row, [batch, head, row] with row stride 1: LSE and D.

@@ -5,8 +5,7 @@
 //     multiply    S[c][r] = Σ_x T[c][x] · Rᵀ[x][r]                     accumulate    Cᵀ[x][r] += Σ_c Tᵀ[x][c] · S[c][r]
 //
 // so that scores and accumulators both have a resident row to a lane, and the scores become a right operand without
-// leaving theirs. Resident rows are transposed once, streamed ones for accumulate(). Streamed blocks are packed by the
-// crew that needs them or, where the plan says so, once for all crews before the pass begins (packed.hpp).
+// leaving theirs. Resident rows are transposed once, streamed ones for accumulate().
 //
 // Operands are sums of bfloat16 terms (terms.hpp), and of the products of terms all are computed that are not below
 // the last bit of what is wanted: the one of bfloat16; for float16 all four of scores and three of what is accumulated,
@@ -15,7 +14,6 @@
 #pragma once
 
 #include "tile/host_tile.hpp"
-#include "tile/packed.hpp"
 #include "tile/terms.hpp"
 
 namespace flashomp::offload {
@@ -68,11 +66,8 @@ public:
     }
 
     FLASHOMP_INLINE Resident resident(int depth) { return {take_blocks(blocks(this->resident_rows(), depth)), depth}; }
-    FLASHOMP_INLINE Stream stream(const Tensor& tensor, int depth, StreamUse use)
+    FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse use)
     {
-        if (tensor.map != nullptr) {
-            return {nullptr, nullptr, use, depth, 0};
-        }
         PairBlock* rows = take_blocks(blocks(this->stream_rows(), depth));
         return {rows, take_blocks(blocks(depth, this->stream_rows())), use, depth, 0};
     }
@@ -108,29 +103,12 @@ public:
     void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;
-        if (rows.map != nullptr) {
-            const auto& packed = *static_cast<const PackedTensor*>(rows.map);
-            block.rows = packed_block(packed, rows);
-            block.columns = block.rows + blocks_for_scores(packed.block_rows, packed.depth, packed.use);
-        } else {
-            pack(block, rows);
+        if (block.use != StreamUse::sums) {
+            pack_rows(block.rows, rows);
         }
-    }
-
-    /// Bytes of a block in a PackedTensor.
-    static constexpr std::int64_t packed_bytes(int rows, int depth, StreamUse use)
-    {
-        const std::int64_t for_sums = use == StreamUse::scores ? 0 : blocks(depth, rows);
-        return static_cast<std::int64_t>(sizeof(PairBlock)) * (blocks_for_scores(rows, depth, use) + for_sums);
-    }
-
-    /// Packs a block of the tensor to where load() looks for it.
-    static void pack(const PackedTensor& packed, const Rows& rows)
-    {
-        PairBlock* const first = packed_block(packed, rows);
-        pack({first, first + blocks_for_scores(packed.block_rows, packed.depth, packed.use), packed.use, packed.depth,
-              rows.count},
-             rows);
+        if (block.use != StreamUse::scores) {
+            pack_columns(block.columns, rows);
+        }
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
@@ -221,27 +199,9 @@ private:
     {
         return count * static_cast<std::int64_t>(sizeof(PairBlock) / sizeof(float));
     }
-    static constexpr std::int64_t blocks_for_scores(int rows, int depth, StreamUse use)
-    {
-        return use == StreamUse::sums ? 0 : blocks(rows, depth);
-    }
-    static FLASHOMP_INLINE PairBlock* packed_block(const PackedTensor& packed, const Rows& rows)
-    {
-        return reinterpret_cast<PairBlock*>(packed.block(rows));
-    }
     FLASHOMP_INLINE PairBlock* take_blocks(std::int64_t count)
     {
         return reinterpret_cast<PairBlock*>(take(block_floats(count)));
-    }
-
-    static void pack(const Stream& block, const Rows& rows)
-    {
-        if (block.use != StreamUse::sums) {
-            pack_rows(block.rows, rows);
-        }
-        if (block.use != StreamUse::scores) {
-            pack_columns(block.columns, rows);
-        }
     }
 
     /// Blocks [count / 16][depth / 32] with the pairs along each row.

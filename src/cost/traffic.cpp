@@ -3,7 +3,6 @@
 #include "masks.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 namespace flashomp::cost {
@@ -45,32 +44,6 @@ Rows rows_of(const Problem& problem, const offload::Launch& launch)
         }
     }
     return rows;
-}
-
-/// Bytes of a streamed row, of each of the two tensors that stream: packed, or as they lie in memory.
-std::array<double, 2> streamed_row_bytes(const Problem& problem, const PassPlan& pass)
-{
-    if (!pass.packings.empty()) {
-        const auto bytes = [](const Packing& packing) {
-            return static_cast<double>(packing.packed.block_bytes) / packing.packed.block_rows;
-        };
-        return {bytes(pass.packings[0]), bytes(pass.packings[1])};
-    }
-    const auto element = static_cast<double>(size_of(problem.dtype));
-    return {element * static_cast<double>(problem.head_dim), element * static_cast<double>(problem.head_dim_v)};
-}
-
-/// What packing the tensors of a pass for all its blocks takes.
-Traffic packing_traffic(const Problem& problem, const PassPlan& pass)
-{
-    Traffic all;
-    for (const Packing& packing : pass.packings) {
-        const offload::PackedTensor& packed = packing.packed;
-        const double rows = static_cast<double>(packed.batches) * packed.heads * packed.rows;
-        all +=
-            {rows * static_cast<double>(size_of(problem.dtype)) * packed.depth, static_cast<double>(packing.bytes())};
-    }
-    return all;
 }
 
 double output_element_bytes(DType dtype)
@@ -116,10 +89,7 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     return {inputs + rows_q * (2 * element * dv + statistic), inputs};
 }
 
-namespace {
-
-/// What goes from memory to the tiles of a pass and back.
-Traffic block_traffic(const Problem& problem, const PassPlan& pass)
+Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
 {
     const Rows rows = rows_of(problem, pass.launch);
     const auto element = static_cast<double>(size_of(problem.dtype));
@@ -127,20 +97,19 @@ Traffic block_traffic(const Problem& problem, const PassPlan& pass)
     const auto dv = static_cast<double>(problem.head_dim_v);
     const auto heads_q = static_cast<double>(problem.heads_q);
     const auto heads_kv = static_cast<double>(problem.heads_kv);
-    const auto [first, second] = streamed_row_bytes(problem, pass);
     switch (pass.launch.pass) {
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE.
-        return {heads_q * (rows.resident * element * d + rows.streamed * (first + second)),
+        return {heads_q * (rows.resident * element * d + rows.streamed * element * (d + dv)),
                 heads_q * rows.resident * (output_element_bytes(problem.dtype) * dv + statistic)};
     case Pass::backward_query:
         // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.
-        return {heads_q * (rows.resident * (element * (d + 2 * dv) + statistic) + rows.streamed * (first + second)),
+        return {heads_q * (rows.resident * (element * (d + 2 * dv) + statistic) + rows.streamed * element * (d + dv)),
                 heads_q * rows.resident * (element * d + 2 * statistic)};
     case Pass::backward_key: {
         // K and V stay; Q, dO, LSE, D and the residual of every query head of the group stream past; dK and dV. Where
         // dV is summed before dK, all but V twice.
-        const double streamed = heads_q * rows.streamed * (first + second + 3 * statistic);
+        const double streamed = heads_q * rows.streamed * (element * (d + dv) + 3 * statistic);
         const double again = pass.sums_apart ? heads_kv * rows.resident * element * d + streamed : 0;
         return {heads_kv * rows.resident * element * (d + dv) + streamed + again,
                 heads_kv * rows.resident * element * (d + dv)};
@@ -150,15 +119,6 @@ Traffic block_traffic(const Problem& problem, const PassPlan& pass)
         break;
     }
     return {}; // a shape has neither
-}
-
-} // namespace
-
-Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
-{
-    Traffic all = packing_traffic(problem, pass);
-    all += block_traffic(problem, pass);
-    return all;
 }
 
 Traffic tile_traffic(const Problem& problem, const Plan& plan)

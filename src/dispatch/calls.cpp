@@ -5,12 +5,12 @@
 
 namespace flashomp {
 
-Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& params, const PassMemory& memory,
+Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
              const Space& space)
     : image_(space)
 {
     struct Places {
-        std::int64_t units, maps, packed, arrivals;
+        std::int64_t units, maps, arrivals;
         std::vector<MapOfTensor> of_tensors;
     };
     std::vector<Places> places;
@@ -20,7 +20,6 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
         const bool is_split = params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
         const auto arrivals = static_cast<std::size_t>(is_split ? block_count(problem, pass) : 0);
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
-                          image_.reserve<offload::PackedTensor>(pass.packings.size()),
                           image_.reserve<unsigned>(arrivals), std::move(maps)});
     }
     if (params.splits > 1) {
@@ -30,7 +29,7 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
     for (std::size_t i = 0; i < passes_.size(); ++i) {
         offload::Call& call = passes_[i].call;
         const auto& units = plan.passes[i].units;
-        call.launch.crew_memory = memory.crews;
+        call.launch.crew_memory = crew_memory;
         call.launch.arrivals = image_.address<unsigned>(places[i].arrivals);
         call.launch.units = units.empty() ? nullptr : image_.address<offload::Unit>(places[i].units);
         image_.write(places[i].units, units.data(), units.size());
@@ -39,16 +38,6 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
             (call.params.*tensor).map = image_.address<TensorMap>(at);
             image_.write(at, &map);
             at += sizeof map;
-        }
-        at = places[i].packed;
-        std::byte* data = memory.packed;
-        for (const Packing& packing : plan.passes[i].packings) {
-            offload::PackedTensor packed = packing.packed;
-            packed.data = data;
-            (call.params.*packing.tensor).map = image_.address<offload::PackedTensor>(at);
-            image_.write(at, &packed);
-            at += sizeof packed;
-            data += packing.bytes();
         }
         image_.write(passes_[i].at, &call);
     }

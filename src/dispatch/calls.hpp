@@ -12,18 +12,11 @@
 
 namespace flashomp {
 
-/// Scratch memory that the passes use one after the other.
-struct PassMemory {
-    float* crews = nullptr;      ///< Plan::crew_memory_bytes
-    std::byte* packed = nullptr; ///< Plan::packed_bytes
-};
-
 /// The passes of a call and, where the keys are split, the merge after them: in the memory of the space that they run
-/// in, together with what they point to: the blocks of packed sequences and, of the tensors that stream, the maps
-/// (tensor_maps.hpp) or where they will be packed (offload/tile/packed.hpp).
+/// in, together with what they point to, the blocks of packed sequences and the tensors' maps (tensor_maps.hpp).
 class Calls {
 public:
-    Calls(const Plan& plan, const Problem& problem, const offload::Params& params, const PassMemory& memory,
+    Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
           const Space& space);
 
     /// One of the plan's passes, to read on the host.

@@ -100,8 +100,7 @@ bool run_openmp_passes(const Plan& decided, const Problem& problem, const offloa
 {
     const Space space = space_of(hardware, problem.choice);
     const Workspace crews(decided.crew_memory_bytes, space);
-    const Workspace packed(decided.packed_bytes, space);
-    const Calls calls(decided, problem, params, {crews.floats(), static_cast<std::byte*>(packed.data())}, space);
+    const Calls calls(decided, problem, params, crews.floats(), space);
     bool on_device = hardware.is_device;
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
         const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));

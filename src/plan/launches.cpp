@@ -2,7 +2,6 @@
 
 #include "machines.hpp"
 #include "masks.hpp"
-#include "packing.hpp"
 
 #include "cuda/tensor_shapes.hpp"
 
@@ -80,10 +79,12 @@ double end_of_items(const std::vector<double>& costs, std::int64_t heads, int th
     return last;
 }
 
-/// Query rows of a block: at most `most`, or half, or a quarter, so that `threads` end soonest. What a block streams
-/// takes, beside the products, as long as those of `streaming` rows.
-int rows_for_threads(const Problem& problem, int most, int fewest, int threads, int streaming)
+/// Query rows of a block: `most`, a half, a quarter and so on, so that `threads` end soonest. Each block streams, and
+/// packs, all that it meets: that takes as long as the products of some rows.
+int rows_for_threads(const Problem& problem, int most, int threads)
 {
+    constexpr int packing = 48; // rows: 28 to 64 were measured on AMX, at head_dim 64 and 128
+    constexpr int fewest = 32;  // two strips of AMX tiles, which are loaded in pairs
     const auto rows = static_cast<int>(problem.seqlen_q);
     const auto columns = static_cast<int>(problem.seqlen_k);
     const offload::Band band = band_of(problem, rows, columns);
@@ -91,7 +92,7 @@ int rows_for_threads(const Problem& problem, int most, int fewest, int threads, 
         std::vector<double> costs;
         for (int first = 0; first < rows; first += each) {
             const offload::Range keys = band.keys(first, std::min(rows, first + each));
-            costs.push_back(static_cast<double>(std::max(0, keys.end - keys.begin)) * (each + streaming));
+            costs.push_back(static_cast<double>(std::max(0, keys.end - keys.begin)) * (each + packing));
         }
         std::sort(costs.begin(), costs.end(), std::greater<>());
         return end_of_items(costs, problem.batch * problem.heads_q, threads);
@@ -134,11 +135,8 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
         blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;
     }
-    if (by_threads) {             // last: the stream rows, which do change the bits, are those of any number of threads
-        constexpr int packs = 48; // 28 to 64 were measured on AMX, at head_dim 64 and 128
-        constexpr int finds_it_packed = 16;
-        blocks.resident = rows_for_threads(problem, blocks.resident, fewest_rows, hardware.threads,
-                                           may_pack_for_all(isa, pass, problem) ? finds_it_packed : packs);
+    if (by_threads) { // last: the stream rows, which do change the bits, are those of any number of threads
+        blocks.resident = rows_for_threads(problem, blocks.resident, hardware.threads);
     }
     return {static_cast<int>(std::min<std::int64_t>(blocks.resident, round_up(rows, isa.lanes))),
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};

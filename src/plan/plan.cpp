@@ -4,7 +4,6 @@
 #include "launches.hpp"
 #include "machines.hpp"
 #include "masks.hpp"
-#include "packing.hpp"
 #include "words.hpp"
 
 #include "flashomp/error.hpp"
@@ -253,14 +252,6 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         Launch& launch = pass.launch;
         if (hardware.is_device && hardware.backend == Backend::openmp) {
             launch.crews = needed_teams(problem, pass, plan);
-        }
-        if (pass.machine == Machine::host) {
-            pass.packings = packings_of(problem, pass);
-            std::int64_t bytes = 0;
-            for (const Packing& packing : pass.packings) {
-                bytes += packing.bytes();
-            }
-            plan.packed_bytes = std::max(plan.packed_bytes, bytes);
         }
         if (launch.needs_memory) {
             plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);

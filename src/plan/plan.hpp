@@ -4,7 +4,6 @@
 #include "launch.hpp"
 #include "problem.hpp"
 #include "table.hpp"
-#include "tile/packed.hpp"
 
 #include <cstdint>
 #include <string>
@@ -25,19 +24,11 @@ struct Hardware {
     tuning::Tables tuned;                  ///< what was measured there
 };
 
-/// A tensor that a pass streams, packed before it begins.
-struct Packing {
-    offload::Tensor offload::Params::*tensor = nullptr;
-    offload::PackedTensor packed; ///< its memory not yet assigned
-    [[nodiscard]] std::int64_t bytes() const { return packed.all_blocks() * packed.block_bytes; }
-};
-
 struct PassPlan {
     Machine machine = Machine::host;
     const offload::HostIsa* isa = nullptr; ///< of machine host
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
-    std::vector<Packing> packings;         ///< host only: what all its blocks share (packing.hpp)
     bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
 };
 
@@ -50,11 +41,7 @@ struct Plan {
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
     int head_splits = 1;            ///< parts of a group's query heads in the dK/dV pass
     std::int64_t partial_bytes = 0; ///< partial results of splits or head_splits
-    std::int64_t packed_bytes = 0;  ///< packed tensors, the most any pass needs
-    [[nodiscard]] std::int64_t extra_bytes() const
-    {
-        return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes + packed_bytes;
-    }
+    [[nodiscard]] std::int64_t extra_bytes() const { return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes; }
 };
 
 /// The element type as the kernels see it.

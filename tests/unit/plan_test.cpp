@@ -53,33 +53,6 @@ TEST(HostPlan, StreamRowsOfTheForwardPassAreThoseOfAnyNumberOfThreads)
     }
 }
 
-TEST(HostPlan, WhatManyBlocksMeetIsPackedOnceForAll)
-{
-    for (const offload::HostIsa& isa : offload::host_isas()) {
-        if (!isa.is_supported()) {
-            continue;
-        }
-        Hardware hardware = host_with(4);
-        hardware.isa = &isa;
-        const auto packings = [&](const char* name, bool backward) {
-            const Problem problem = cost::problem_of(cost::parse_shape(name), DType::bfloat16, backward, {});
-            std::vector<std::size_t> counts;
-            for (const PassPlan& pass : plan(as_computed(problem, hardware), hardware).passes) {
-                counts.push_back(pass.packings.size());
-            }
-            return counts;
-        };
-        const std::size_t both = isa.packed_bytes != nullptr ? 2 : 0;
-        EXPECT_EQ(packings("b1_h1_n4096_d64", false), (std::vector<std::size_t>{both})) << isa.name;
-        EXPECT_EQ(packings("b1_h1_n4096_d64_causal", true), (std::vector<std::size_t>{both, both})) << isa.name;
-        EXPECT_EQ(packings("b1_h8kv1_n64x1024_d64", false), (std::vector<std::size_t>{both})) << isa.name; // by 8 heads
-        EXPECT_EQ(packings("b1_h8_n64x1024_d64", false), (std::vector<std::size_t>{0})) << isa.name;
-        EXPECT_EQ(packings("b1_h8_n512_d64", false), (std::vector<std::size_t>{0})) << isa.name;
-        EXPECT_EQ(packings("b1_h8kv1_n1x4096_d64", false), (std::vector<std::size_t>{0})) << isa.name;
-        EXPECT_EQ(packings("b4_h2_n4096_d64_varlen", false), (std::vector<std::size_t>{0})) << isa.name;
-    }
-}
-
 TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
 {
     if (!offload::has_gpu_code()) {
