@@ -1,6 +1,6 @@
 // Hopper's copy engine (PTX ISA, "cp.async.bulk.tensor") and the barriers in shared memory that count its bytes
 // ("mbarrier"). The engine is told of a whole tensor once, by a map that the driver makes
-// (src/dispatch/tensor_setup.cpp), and then fetches a block, swizzled and with zeros beyond the tensor's ends, at one
+// (src/dispatch/tensor_maps.cpp), and then fetches a block, swizzled and with zeros beyond the tensor's ends, at one
 // lane's word.
 //
 // Of the names with ::, the assembler takes each for a label: underscores here, put right by cmake/hopper/as.
