@@ -224,7 +224,7 @@ TEST_P(OptionsParity, DecodingShapes)
 
 TEST_P(OptionsParity, DecodingWithEveryOption)
 {
-    AttentionCase attention({2, 4, 2, 3, 2500, 48, 40}, dtype(), 238);
+    AttentionCase attention({2, 4, 2, 3, 4500, 48, 40}, dtype(), 238);
     attention.options.softcap = 20.0;
     attention.options.window = {2100, 3};
     attention.add_alibi(true);
@@ -233,14 +233,14 @@ TEST_P(OptionsParity, DecodingWithEveryOption)
     attention.add_sink();
     attention.add_dropout(0.17);
     check(attention);
-    AttentionCase hidden({1, 2, 1, 2, 3000, 16, 16}, dtype(), 239); // most splits see nothing
+    AttentionCase hidden({1, 2, 1, 2, 5000, 16, 16}, dtype(), 239); // most splits see nothing
     hidden.add_key_padding(1.0);
     static_cast<std::uint8_t*>(hidden.key_padding_mask.data())[1700] = 1;
     check(hidden);
-    AttentionCase nothing({1, 2, 1, 2, 3000, 16, 16}, dtype(), 240);
+    AttentionCase nothing({1, 2, 1, 2, 5000, 16, 16}, dtype(), 240);
     nothing.add_key_padding(1.0);
     check(nothing);
-    AttentionCase packed({0, 4, 1, 0, 0, 32, 32}, {{1, 1, 1, 2}, {4000, 1, 0, 900}}, dtype(), 241);
+    AttentionCase packed({0, 4, 1, 0, 0, 32, 32}, {{1, 1, 1, 2}, {5000, 1, 0, 900}}, dtype(), 241);
     packed.options.causal = Causal::bottom_right;
     check(packed);
 }
