@@ -18,8 +18,10 @@ protected:
         AttentionCase attention({1, 1, 1, n, n, 16, 16}, DType::float32, 51);
         attention.poison_outputs();
         reset_allocations();
-        const Report first = forward(attention.forward_args(), on_target({}));
-        const Report second = backward(attention.backward_args(), on_target({}));
+        Options options = on_target({});
+        options.threads = 2; // each has memory of its own
+        const Report first = forward(attention.forward_args(), options);
+        const Report second = backward(attention.backward_args(), options);
         const Allocations counted = allocations();
         return {counted, std::max(first.extra_bytes, second.extra_bytes)};
     }
