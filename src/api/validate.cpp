@@ -174,18 +174,8 @@ Problem validate_backward(const BackwardArgs& args, const Options& options)
     Problem problem = common(args.q, args.k, args.v, options, true);
     problem.is_backward = true;
     // Read only in this direction; Problem keeps them with forward's outputs.
-    const auto read_only = [](const ConstTensorView& view) {
-        TensorView result;
-        result.data = const_cast<void*>(view.data);
-        result.dtype = view.dtype;
-        result.memory = view.memory;
-        result.rank = view.rank;
-        result.shape = view.shape;
-        result.strides = view.strides;
-        return result;
-    };
-    problem.o = read_only(args.o);
-    problem.lse = read_only(args.lse);
+    problem.o = as_result(args.o);
+    problem.lse = as_result(args.lse);
     problem.dout = args.dout;
     problem.dq = args.dq;
     problem.dk = args.dk;

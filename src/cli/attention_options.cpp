@@ -1,12 +1,14 @@
 #include "attention_options.hpp"
 
 #include "parse_value.hpp"
+#include "words.hpp"
 
 #include "flashomp/error.hpp"
 
 #include <limits>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -169,12 +171,11 @@ void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8)
     add_parsed(
         command, "--machine", "NAME", group,
         [&flags](const std::string& text) {
-            flags.machine = parse_word<Machine>("--machine", text,
-                                                {{"auto", Machine::automatic},
-                                                 {"host", Machine::host},
-                                                 {"plain", Machine::plain},
-                                                 {"tensor", Machine::tensor},
-                                                 {"hopper", Machine::hopper}});
+            std::vector<std::pair<std::string_view, Machine>> words;
+            for (const auto& [machine, word] : tuning::words<Machine>) {
+                words.emplace_back(word, machine);
+            }
+            flags.machine = parse_word<Machine>("--machine", text, words);
         },
         "tile machine: auto (default), host, plain, tensor or hopper");
     add_parsed(
@@ -257,21 +258,9 @@ const char* name_of(Backend backend)
     return "";
 }
 
-const char* name_of(Machine machine)
+std::string name_of(Machine machine)
 {
-    switch (machine) {
-    case Machine::automatic:
-        return "auto";
-    case Machine::host:
-        return "host";
-    case Machine::plain:
-        return "plain";
-    case Machine::tensor:
-        return "tensor";
-    case Machine::hopper:
-        return "hopper";
-    }
-    return "";
+    return std::string(tuning::word_of(machine));
 }
 
 } // namespace flashomp::cli

@@ -72,6 +72,6 @@ void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backwa
 [[nodiscard]] const char* name_of(Backend backend);
 
 /// "hopper" and so on, as --machine takes them.
-[[nodiscard]] const char* name_of(Machine machine);
+[[nodiscard]] std::string name_of(Machine machine);
 
 } // namespace flashomp::cli

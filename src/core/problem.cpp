@@ -45,4 +45,16 @@ bool Problem::is_modified() const
     return scale <= 0.0 || softcap > 0.0 || alibi_slopes || bias || dropout.probability > 0.0;
 }
 
+TensorView as_result(const ConstTensorView& view)
+{
+    TensorView result;
+    result.data = const_cast<void*>(view.data);
+    result.dtype = view.dtype;
+    result.memory = view.memory;
+    result.rank = view.rank;
+    result.shape = view.shape;
+    result.strides = view.strides;
+    return result;
+}
+
 } // namespace flashomp

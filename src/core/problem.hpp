@@ -56,4 +56,7 @@ struct Problem {
     [[nodiscard]] std::vector<std::pair<const char*, TensorView>> outputs() const;
 };
 
+/// A tensor that is only read, as the view of a result: what is an output of forward is an input of backward.
+[[nodiscard]] TensorView as_result(const ConstTensorView& view);
+
 } // namespace flashomp

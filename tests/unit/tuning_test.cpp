@@ -162,7 +162,9 @@ TEST_F(TuningFile, SeveralStoreAtOnceAndNothingIsLost)
 {
     const fs::path file = folder_ / "t.json";
     std::vector<std::thread> writers;
-    for (int writer = 0; writer < 4; ++writer) {
+    constexpr int count = 4;
+    writers.reserve(count);
+    for (int writer = 0; writer < count; ++writer) {
         writers.emplace_back([&file, writer] {
             for (int round = 0; round < 5; ++round) {
                 ShapeClass shape = class_named("b1_h1_n8_d8");
