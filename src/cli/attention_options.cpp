@@ -172,6 +172,7 @@ void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8)
         command, "--machine", "NAME", group,
         [&flags](const std::string& text) {
             std::vector<std::pair<std::string_view, Machine>> words;
+            words.reserve(tuning::words<Machine>.size());
             for (const auto& [machine, word] : tuning::words<Machine>) {
                 words.emplace_back(word, machine);
             }
