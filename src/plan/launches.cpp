@@ -98,8 +98,11 @@ int rows_for_threads(const Problem& problem, int most, int threads)
         return end_of_items(costs, problem.batch * problem.heads_q, threads);
     };
     int best = most;
+    double soonest = rows > 0 ? time(most) : 0.0;
     for (int each = most / 2; rows > 0 && each >= fewest; each /= 2) {
-        best = time(each) < time(best) ? each : best;
+        const double end = time(each);
+        best = end < soonest ? each : best;
+        soonest = std::min(end, soonest);
     }
     return best;
 }
