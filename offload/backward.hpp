@@ -83,6 +83,16 @@ struct QueryGradient {
     typename Machine::Stats lse, delta;
     int i0, j0;
     bool keeps_shift;
+    enum : int { in_steps = !modified }; ///< P by first(), dS from it by second(), without the dot product
+
+    FLASHOMP_INLINE float first(float dot, typename Machine::Row r, int c) const
+    {
+        return gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
+    }
+    FLASHOMP_INLINE float second(float dp, float p, typename Machine::Row r, int /*c*/) const
+    {
+        return gradient.logit(p, dp, delta[r], 1.0F);
+    }
 
     template <class... Low>
     FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c, Low... low) const
@@ -208,6 +218,16 @@ struct KeyGradient {
     ScoreGradient<modified, masked, Machine> gradient;
     typename Machine::ColumnStatsBlock lse, delta, residual;
     int i0, j0;
+    enum : int { in_steps = !modified };
+
+    FLASHOMP_INLINE float first(float dot, typename Machine::Row r, int c) const
+    {
+        return gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r);
+    }
+    FLASHOMP_INLINE float second(float dp, float p, typename Machine::Row /*r*/, int c) const
+    {
+        return gradient.logit(p, dp, delta[c], 1.0F);
+    }
 
     template <class... Low>
     FLASHOMP_INLINE float operator()(float dp, float& x, typename Machine::Row r, int c, Low... low) const

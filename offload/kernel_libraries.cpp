@@ -36,6 +36,12 @@ RunPass hopper()
     return run;
 }
 
+RunPass hopper_wide()
+{
+    static const RunPass run = FLASHOMP_HAS_HOPPER != 0 ? open("hopper_wide") : nullptr;
+    return run;
+}
+
 RunPass float32()
 {
     static const RunPass run = has_gpu_code() ? open("float32") : nullptr;
@@ -89,9 +95,14 @@ bool load_hopper_machine()
     return hopper() != nullptr;
 }
 
+bool has_hopper_machine(int depth)
+{
+    return depth <= 128 || hopper_wide() != nullptr;
+}
+
 Ran run_hopper(const Call& call, Call* there)
 {
-    return run_with(hopper(), call, there);
+    return run_with(call.launch.depth > 128 ? hopper_wide() : hopper(), call, there);
 }
 
 } // namespace flashomp::offload

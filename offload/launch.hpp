@@ -25,6 +25,7 @@ struct Launch {
     int resident_rows = 0;        ///< rows of the block that stays (queries, or keys in backward_key)
     int stream_rows = 0;          ///< rows of the blocks that stream past it
     int crews = 1;                ///< teams on a device, threads on the host
+    int crew_teams = 1;           ///< teams of a crew: 2 where they are a cluster
     int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
     std::int64_t crew_floats = 0; ///< memory of one crew
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
@@ -93,6 +94,10 @@ Ran run_hopper(const Call& call, Call* there);
 /// Opens the library with the Hopper machine, whose GPU code every device of the process is then given: only on
 /// devices of compute capability 9.0. False where the build has none.
 bool load_hopper_machine();
+
+/// After that: whether the Hopper machine is there for a depth (Launch). Depths beyond 128 are a library of their own,
+/// opened when somebody first asks.
+bool has_hopper_machine(int depth);
 
 /// A merge of so many units (merge_units()), as a target region on a device, in whose memory the parameters are.
 Ran run_merge(const MergeParams* there, std::int64_t units, int device);

@@ -5,9 +5,10 @@
 #include "region.hpp"
 #include "tensor_shapes.hpp"
 #include "tile/add_splits.hpp"
+#include "tile/cluster.hpp"
 #include "tile/team_memory.hpp"
 #if FLASHOMP_HOPPER
-#include "tile/hopper.hpp"
+#include "tile/paired.hpp"
 #else
 #include "tile/tensor.hpp"
 #include "tile/tf32.hpp"
@@ -28,11 +29,14 @@ constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
                                 : tensor_shape(operands, pass, depth, modified);
 }
 
-template <int head_depth, class M, Pass pass, bool is_modified>
+/// team_side: which of a pair of teams; 0 where a crew is one.
+template <int head_depth, class M, Pass pass, bool is_modified, int team_side>
 struct TensorConfig {
     using Math = M;
     enum : int {
         depth = head_depth,
+        teams = shape_of(pass, head_depth, is_modified).teams,
+        side = team_side,
         fragments = shape_of(pass, head_depth, is_modified).fragments,
         stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
         warps = shape_of(pass, head_depth, is_modified).warps,
@@ -40,11 +44,12 @@ struct TensorConfig {
         places = shape_of(pass, head_depth, is_modified).places,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
-        accumulators = pass == Pass::backward_key ? 2 : 1,
+        answers = teams == 2 && pass == Pass::backward_key,
+        accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
         // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
         panel_in_memory = FLASHOMP_HOPPER != 0 && pass == Pass::backward_key && head_depth == 128,
-        one_loop = pass == Pass::backward_key && head_depth == 128, // two need more registers than there are
-        copies_stats = pass == Pass::backward_key,
+        one_loop = teams == 2 || panel_in_memory, // two need more registers than there are
+        copies_stats = pass == Pass::backward_key && team_side == 0,
         defers = shape_of(pass, head_depth, is_modified).defers,
         lead = shape_of(pass, head_depth, is_modified).lead,
         sums_lead = shape_of(pass, head_depth, is_modified).sums_lead,
@@ -55,13 +60,21 @@ struct TensorConfig {
 };
 
 #if FLASHOMP_HOPPER
-template <int depth, class Math, Pass pass, bool modified>
-using Machine = HopperMachine<TensorConfig<depth, Math, pass, modified>>;
+template <class Config>
+using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
 #else
-template <int depth, class Math, Pass pass, bool modified>
-using Machine = std::conditional_t<operands == Operands::tf32, Tf32Machine<TensorConfig<depth, Math, pass, modified>>,
-                                   TensorMachine<TensorConfig<depth, Math, pass, modified>>>;
+template <class Config>
+using MachineOf = std::conditional_t<operands == Operands::tf32, Tf32Machine<Config>, TensorMachine<Config>>;
 #endif
+template <int depth, class Math, Pass pass, bool modified, int side = 0>
+using Machine = MachineOf<TensorConfig<depth, Math, pass, modified, side>>;
+
+struct OneTeam {
+    enum : int { number = 1 };
+};
+struct PairOfTeams {
+    enum : int { number = 2 };
+};
 
 using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
 static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
@@ -69,13 +82,24 @@ static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forwar
 } // namespace
 
 #pragma omp declare target
-/// All items that a team draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
-/// waits for every product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math>
-static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int team,
-                                                         int teams)
+/// All lanes of a crew's teams.
+template <int warps, int teams>
+FLASHOMP_INLINE void crew_barrier()
 {
-    using OneMachine = Machine<depth, Math, pass, modified>;
+    if constexpr (teams == 1) {
+        ptx::barrier<32 * warps>();
+    } else {
+        ptx::cluster_barrier();
+    }
+}
+
+/// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
+/// waits for every product, and one that is called for each item saves 200 registers every time.
+template <int depth, Pass pass, bool modified, class Math, int side>
+static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
+                                                         int crews)
+{
+    using OneMachine = Machine<depth, Math, pass, modified, side>;
     constexpr TensorShape shape = shape_of(pass, depth, modified);
     const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
@@ -86,13 +110,16 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     const std::uint32_t drawn = ptx::shared_address(memory) + team_memory_bytes - drawn_bytes;
     std::uint32_t place = drawn;
     if (ptx::warp() == 0) {
-        ptx::store_shared_32(place ^ 4, static_cast<unsigned>(team));
+        ptx::store_shared_32(place ^ 4, static_cast<unsigned>(crew));
     }
-    ptx::barrier<32 * shape.warps>();
-    for (int item = team; item < work.items;) {
-        if (ptx::warp() == 0) {
-            ptx::store_shared_32(place,
-                                 static_cast<unsigned>(teams) + __atomic_fetch_add(&call.drawn, 1U, __ATOMIC_RELAXED));
+    crew_barrier<shape.warps, shape.teams>();
+    for (int item = crew; item < work.items;) {
+        if (side == 0 && ptx::warp() == 0) {
+            const unsigned next = static_cast<unsigned>(crews) + __atomic_fetch_add(&call.drawn, 1U, __ATOMIC_RELAXED);
+            ptx::store_shared_32(place, next);
+            if constexpr (shape.teams == 2) {
+                ptx::store_in_team(ptx::address_in_team(place, 1), next);
+            }
         }
         if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
             OneMachine values(memory);
@@ -103,14 +130,17 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
             run_block<pass, modified>(OneMachine(memory), params, work.item(item));
         }
         if constexpr (pass == Pass::backward_key) {
-            if (params.head_splits > 1) {
+            if (shape.teams == 2 && params.head_splits > 1) {
+                crew_barrier<shape.warps, shape.teams>(); // the other team's sums are written
+            }
+            if (side == 0 && params.head_splits > 1) {
                 // In a register until here, its number would cost the loop over blocks the early loads of statistics.
                 const int same = static_cast<int>(bits_of(ptx::load_shared(place ^ 4)));
                 finish_splits<shape.warps>(params, work.item(same), shape.resident_rows(),
                                            call.launch.arrivals + same / params.head_splits, place ^ 4);
             }
         }
-        ptx::barrier<32 * shape.warps>();
+        crew_barrier<shape.warps, shape.teams>();
         item = static_cast<int>(bits_of(ptx::load_shared(place)));
         place ^= 4;
     }
@@ -127,18 +157,26 @@ static void run_share(Call& call, float* memory, int team, int teams)
         }
     }
 #endif
-    run_items<depth, pass, modified, Math>(call, Work(params, call.launch), memory, team, teams);
+    const Work work(params, call.launch);
+    if constexpr (shape_of(pass, depth, modified).teams == 1) {
+        run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
+    } else if (team % 2 == 0) {
+        run_items<depth, pass, modified, Math, 0>(call, work, memory, team / 2, teams / 2);
+    } else {
+        run_items<depth, pass, modified, Math, 1>(call, work, memory, team / 2, teams / 2);
+    }
 }
 #pragma omp end declare target
 
-template <int depth, Pass pass, bool modified, class Math>
+/// Teams: a number's type, by whose name cmake/hopper/as knows the kernels whose teams are clusters.
+template <int depth, Pass pass, bool modified, class Math, class Teams>
 static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = shape_of(pass, depth, modified).warps;
-    const int crews = launch.crews;
+    const int all_teams = launch.crews * Teams::number;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
-#pragma omp target teams device(launch.device) num_teams(crews) thread_limit(warps) firstprivate(there, flag)
+#pragma omp target teams device(launch.device) num_teams(all_teams) thread_limit(warps) firstprivate(there, flag)
     {
         const int team = omp_get_team_num();
         const int teams = omp_get_num_teams();
@@ -160,13 +198,15 @@ Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* th
     Ran ran;
     for_pass(call.launch.pass, has_modifications(call.params), [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-        if constexpr (shape_of(pass, depth, modified).fragments > 0) {
+        constexpr TensorShape shape = shape_of(pass, depth, modified);
+        if constexpr (shape.fragments > 0) {
+            using Teams = std::conditional_t<shape.teams == 2, PairOfTeams, OneTeam>;
             if constexpr (operands == Operands::tf32) {
-                ran = run_pass<depth, pass, modified, ptx::Tf32Math>(call.launch, there);
+                ran = run_pass<depth, pass, modified, ptx::Tf32Math, Teams>(call.launch, there);
             } else {
                 ran = call.params.element == Element::bfloat16
-                          ? run_pass<depth, pass, modified, ptx::BFloat16Math>(call.launch, there)
-                          : run_pass<depth, pass, modified, ptx::Float16Math>(call.launch, there);
+                          ? run_pass<depth, pass, modified, ptx::BFloat16Math, Teams>(call.launch, there)
+                          : run_pass<depth, pass, modified, ptx::Float16Math, Teams>(call.launch, there);
             }
         }
     });

@@ -27,6 +27,7 @@ struct TensorShape {
     bool defers = false; ///< sums are computed behind the next block's scores
     int lead = 1;        ///< so many blocks for scores are on their way while one is at work
     int sums_lead = 0;   ///< the same for blocks that are only summed; 0: there are none
+    int teams = 1;       ///< of a crew: 2 are a cluster (PairedMachine)
 
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
@@ -96,15 +97,20 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     if (operands == Operands::tf32) {
         return {};
     }
-    if (depth == 256) { // the backward passes have no room for their accumulators and resident blocks
-        return pass == Pass::forward ? TensorShape{1, 16, 4, 2, 4, true, 2, 1} : TensorShape{};
-    }
+    constexpr TensorShape pair{1, 32, 4, 2, 2, false, 1, 0, 2};
     switch (pass) {
     case Pass::forward:
-        return depth == 64 ? TensorShape{2, 48, 4, 2, 4, true, 2, 2} : TensorShape{1, 32, 4, 2, 4, true, 2, 1};
+        return depth == 64    ? TensorShape{2, 48, 4, 2, 4, true, 2, 2}
+               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true, 2, 1}
+                              : TensorShape{1, 16, 4, 2, 4, true, 2, 1};
     case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 4, 2, 4, true} : TensorShape{1, 32, 4, 2, 4, true};
+        return depth == 64    ? TensorShape{1, 64, 4, 2, 4, true}
+               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
+                              : pair;
     case Pass::backward_key:
+        if (depth == 256) {
+            return pair;
+        }
         if (depth == 128 && modified) { // would need more stack than there is
             return {};
         }

@@ -14,15 +14,14 @@
 
 namespace flashomp::offload {
 
-/// Config: as for WarpgroupTile; lead and sums_lead (TensorShape); copies_stats: whether the algorithm has column
-/// statistics; one_loop: whether registers are too few for two.
+/// Config: as for WarpgroupTile; teams, lead and sums_lead (TensorShape); copies_stats: whether the algorithm has
+/// column statistics; one_loop: whether registers are too few for two.
 template <class Config>
 class HopperMachine : public WarpgroupTile<Config> {
     using Tile = WarpgroupTile<Config>;
-    using Tile::block_bytes, Tile::columns, Tile::threads;
 
 public:
-    using Tile::load;
+    using Tile::block_bytes, Tile::columns, Tile::load, Tile::threads;
     using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::StreamBlock;
     enum : int {
         lead = Config::lead,
@@ -33,19 +32,19 @@ public:
         sum_places = Config::sums_lead + 1,
         barriers = both_places + sum_places,
         /// at a barrier: one for each block that comes, one for statistics
-        arrivals = (Config::sums_lead > 0 ? 1 : 2) + (Config::copies_stats != 0 ? 1 : 0),
+        arrivals = (Config::sums_lead > 0 || Config::teams == 2 ? 1 : 2) + (Config::copies_stats != 0 ? 1 : 0),
         asking_warps = Config::depth == 64 ? 1 : 2 + Config::copies_stats, ///< as many as were fastest
         score_warps = Config::sums_lead > 0 ? 1 : asking_warps,            ///< of these, the first
         sum_warp = asking_warps - 1,
         /// Sums' places are too few to ask for a block as late as after the next products.
         sums_early = Config::sums_lead == 1,
-        bytes = 2 * Config::stream_rows * Config::depth *
-                (Config::accumulators == 2 ? 2 * both_places
-                                           : score_places + (Config::sums_lead > 0 ? sum_places : both_places)),
+        all_places = Config::teams == 2          ? both_places // each team has one stream
+                     : Config::accumulators == 2 ? 2 * both_places
+                                                 : score_places + (Config::sums_lead > 0 ? sum_places : both_places),
+        bytes = int{block_bytes} * all_places + (Config::panel_in_memory != 0 ? int{Tile::Panel::bytes} : 0) +
+                (Config::copies_stats != 0 ? 3 * 4 * columns * both_places : 0) + 8 * barriers + drawn_bytes,
     };
-    static_assert(bytes + (int{Config::panel_in_memory} != 0 ? int{Tile::Panel::bytes} : 0) +
-                      (Config::accumulators == 2 ? 3 * 4 * columns * both_places : 0) + 8 * barriers + drawn_bytes <=
-                  team_memory_bytes);
+    static_assert(int{bytes} <= team_memory_bytes);
 
     /// Where the blocks of a stage lie.
     struct Stage {
@@ -153,6 +152,10 @@ public:
             ptx::commit_products();
         }
     }
+
+protected:
+    /// mbarriers, at the end of memory: one for each place of what is on its way, for scores, then for sums.
+    std::uint32_t barriers_;
 
 private:
     /// Who brings the blocks. Deciding it in every block costs time, a second loop costs registers.
@@ -304,7 +307,6 @@ private:
         }
     }
 
-    std::uint32_t barriers_;                   ///< one for each place of what is on its way: for scores, then for sums
     unsigned phases_ = 0;                      ///< bit i: parity of the next phase of barrier i
     std::uint32_t barrier_ = 0;                ///< of what is being loaded
     unsigned expected_ = 0;                    ///< bytes of it from the copy engine

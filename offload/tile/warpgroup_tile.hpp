@@ -169,7 +169,7 @@ private:
     FLASHOMP_INLINE void add(const Accumulator& a, const Scores& s, StreamBlock stream)
     {
         Sum& sum = pending_[a.index];
-        sum.right = ptx::uniform(ptx::matrix_descriptor(stream.address, columns * 128));
+        sum.right = ptx::uniform(ptx::matrix_descriptor(in_team(stream.address), columns * 128));
 #pragma GCC unroll 8
         for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
@@ -182,6 +182,11 @@ private:
             issue(a.index, std::make_integer_sequence<int, columns / 16>());
             ptx::commit_products(); // for_blocks waits
         }
+    }
+
+    static FLASHOMP_INLINE std::uint32_t in_team(std::uint32_t address)
+    {
+        return Config::teams == 1 ? address : ptx::without_rank(address);
     }
 
     static constexpr auto all_of_depth()
@@ -248,7 +253,7 @@ private:
     FLASHOMP_INLINE void issue_scores(const Scores& s, const Resident& block, StreamBlock stream,
                                       std::integer_sequence<int, step...>)
     {
-        const std::uint32_t right = ptx::uniform(ptx::matrix_descriptor(stream.address, 0));
+        const std::uint32_t right = ptx::uniform(ptx::matrix_descriptor(in_team(stream.address), 0));
         std::uint32_t left = 0;
         if (block.steps_in_registers < Tile::steps) {
             left = ptx::uniform(ptx::matrix_descriptor(block.address, 0));

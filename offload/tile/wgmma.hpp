@@ -19,6 +19,13 @@ FLASHOMP_INLINE std::uint32_t matrix_descriptor(std::uint32_t shared, std::uint3
 {
     return panel_bytes / 16 << 16 | shared / 16;
 }
+
+/// A shared address without the number that a cluster's second team has in its upper byte, where a descriptor has the
+/// panels' distance.
+FLASHOMP_INLINE std::uint32_t without_rank(std::uint32_t shared)
+{
+    return shared & 0xffffffU;
+}
 constexpr std::uint32_t descriptor_high = 1U << 30 | 1024 / 16;
 
 /// shfl.sync.idx: lane 0's x, which is every lane's; after it ptxas knows, and computes further descriptors in uniform

@@ -68,7 +68,7 @@ void print_blocks(const PlanFacts& facts)
             table.add({pass_name(launch.pass),
                        cli::name_of(pass.machine) + std::string(direction.is_tuned ? " (tuned)" : ""),
                        fmt::format("{} x {}", launch.resident_rows, launch.stream_rows), std::to_string(launch.crews),
-                       std::to_string(launch.crew_threads),
+                       std::to_string(launch.crew_teams * launch.crew_threads),
                        launch.crew_floats > 0 ? bytes_text(4 * launch.crew_floats) : std::string("fixed when built"),
                        bytes(direction.pass_traffic[i].total())});
         }
@@ -212,7 +212,8 @@ Json direction_json(const DirectionFacts& direction)
                                   {"resident_rows", pass.launch.resident_rows},
                                   {"stream_rows", pass.launch.stream_rows},
                                   {"crews", pass.launch.crews},
-                                  {"crew_threads", pass.launch.crew_threads},
+                                  {"crew_teams", pass.launch.crew_teams},
+                                  {"crew_threads", pass.launch.crew_teams * pass.launch.crew_threads},
                                   {"crew_bytes", 4 * pass.launch.crew_floats},
                                   {"traffic", traffic_json(direction.pass_traffic[i])}});
     }

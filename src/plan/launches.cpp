@@ -259,7 +259,8 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
     launch.device = hardware.device;
     launch.crew_threads = shape.warps;
     if (hardware.backend == Backend::openmp) {
-        launch.crews = teams_of(problem.choice.tiling, launch.crew_threads);
+        launch.crew_teams = shape.teams;
+        launch.crews = std::max(1, teams_of(problem.choice.tiling, launch.crew_threads) / shape.teams);
     }
     launch.heads_together = heads_together(pass, problem);
     return launch;

@@ -36,9 +36,13 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
+    if (machine == Machine::hopper && hardware.backend == Backend::openmp &&
+        !offload::has_hopper_machine(problem.kernel_depth())) {
+        return "libflashomp_hopper_wide is beside libflashomp";
+    }
     // Blocks of 16 keys pay where the copy engine brings them, and its maps of more than one panel are for whole rows.
     const bool is_whole = problem.kernel_depth() < 256 || (problem.head_dim == 256 && problem.head_dim_v == 256);
-    if (machine == Machine::hopper && !is_whole) {
+    if (machine == Machine::hopper && pass == Pass::forward && !is_whole) {
         return "both head dims are 256, or at most 128";
     }
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
