@@ -97,6 +97,7 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     if (operands == Operands::tf32) {
         return {};
     }
+    // Two teams, where one has no room for its accumulators and resident blocks, or for what modified scores take.
     constexpr TensorShape pair{1, 32, 4, 2, 2, false, 1, 0, 2};
     switch (pass) {
     case Pass::forward:
@@ -108,11 +109,8 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
                : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
                               : pair;
     case Pass::backward_key:
-        if (depth == 256) {
+        if (depth == 256 || (depth == 128 && modified)) {
             return pair;
-        }
-        if (depth == 128 && modified) { // would need more stack than there is
-            return {};
         }
         return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_bias:

@@ -59,10 +59,10 @@ FLASHOMP_INLINE void store_in_team(std::uint32_t there, std::uint32_t value)
 FLASHOMP_INLINE void send_128(std::uint32_t there, const Four& x, std::uint32_t barrier_there)
 {
     if (is_nvptx()) {
-        asm volatile("{ .reg .b32 v<4>; mov.b32 v0, %1; mov.b32 v1, %2; mov.b32 v2, %3; mov.b32 v3, %4;"
-                     " st.async.shared_cluster.mbarrier_complete_tx_bytes.v4.b32 [%0], {v0, v1, v2, v3}, [%5]; }" ::"r"(
-                         there),
-                     "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "r"(barrier_there));
+        asm volatile(
+            "{ .reg .b32 v<4>; mov.b32 v0, %1; mov.b32 v1, %2; mov.b32 v2, %3; mov.b32 v3, %4;"
+            " st.async.shared_cluster.mbarrier_complete_tx_bytes.v4.b32 [%0], {v0, v1, v2, v3}, [%5]; }" ::"r"(there),
+            "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "r"(barrier_there));
     }
 }
 

@@ -67,13 +67,14 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     };
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::bfloat16, 30, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::bfloat16, 0, true), "hopper");
-    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper+tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, false), "tensor");
-    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::float32, 30, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float32, 0, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d192", DType::float32, 0, true), "plain");
-    EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, false), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, true), "hopper");
 
     const auto forward_machine = [&](const char* shape) {
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
@@ -83,6 +84,31 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(forward_machine("b1_h4_n1024_d192v128"), "tensor");
     EXPECT_EQ(forward_machine("b1_h4_n1024_d192"), "tensor");
     EXPECT_EQ(forward_machine("b1_h4_n1024_d256"), "hopper");
+}
+
+TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = gpu();
+    hardware.has_hopper = true;
+    const auto dk_dv = [&](const char* shape, double softcap, int teams) {
+        Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
+        problem.softcap = softcap;
+        problem.choice.tiling.teams = teams;
+        return plan(problem, hardware).passes.at(1).launch;
+    };
+    for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0, 0), dk_dv("b8_h8_n4096_d128", 30, 0)}) {
+        EXPECT_EQ(launch.crew_teams, 2);
+        EXPECT_EQ(launch.crews, 128); // 1024 warps in all
+        EXPECT_EQ(launch.crew_threads, 4);
+    }
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0, 0).crew_teams, 1);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0, 0).crews, 256);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 0, 7).crews, 3); // whole pairs of the teams that the caller allows
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 0, 1).crews, 1);
+    EXPECT_EQ(dk_dv("b1_h1_n64_d256", 0, 0).crews, 1);
 }
 
 TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
