@@ -47,7 +47,7 @@ struct TensorConfig {
         answers = teams == 2 && pass == Pass::backward_key,
         accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
         // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
-        panel_in_memory = FLASHOMP_HOPPER != 0 && teams == 1 && pass == Pass::backward_key && head_depth == 128,
+        panel_in_memory = FLASHOMP_HOPPER != 0 && pass == Pass::backward_key && head_depth == 128,
         one_loop = teams == 2 || panel_in_memory, // two need more registers than there are
         copies_stats = pass == Pass::backward_key && team_side == 0,
         defers = shape_of(pass, head_depth, is_modified).defers,

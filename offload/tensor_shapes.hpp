@@ -97,7 +97,7 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     if (operands == Operands::tf32) {
         return {};
     }
-    // Two teams, where one has no room for its accumulators and resident blocks, or for what modified scores take.
+    // Two teams, where one has no room for its accumulators and resident blocks.
     constexpr TensorShape pair{1, 32, 4, 2, 2, false, 1, 0, 2};
     switch (pass) {
     case Pass::forward:
@@ -109,8 +109,11 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
                : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
                               : pair;
     case Pass::backward_key:
-        if (depth == 256 || (depth == 128 && modified)) {
+        if (depth == 256) {
             return pair;
+        }
+        if (depth == 128 && modified) { // a team has no room, and in a pair half the warps have all the element work
+            return {};
         }
         return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
     case Pass::backward_bias:

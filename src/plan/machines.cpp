@@ -29,19 +29,12 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     if (!hardware.is_device) {
         return "the call runs on a GPU";
     }
-    if (hardware.backend == Backend::openmp &&
-        !offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth())) {
-        return "the build has GPU code, with libflashomp_float32 and libflashomp_wide beside libflashomp";
-    }
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
-    if (machine == Machine::hopper && hardware.backend == Backend::openmp &&
-        !offload::has_hopper_machine(problem.kernel_depth())) {
-        return "libflashomp_hopper_wide is beside libflashomp";
-    }
     // Blocks of 16 keys pay where the copy engine brings them, and its maps of more than one panel are for whole rows.
-    const bool is_whole = problem.kernel_depth() < 256 || (problem.head_dim == 256 && problem.head_dim_v == 256);
+    const int depth = problem.kernel_depth();
+    const bool is_whole = depth < 256 || (problem.head_dim == 256 && problem.head_dim_v == 256);
     if (machine == Machine::hopper && pass == Pass::forward && !is_whole) {
         return "both head dims are 256, or at most 128";
     }
@@ -50,6 +43,13 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     }
     if (shape_of(machine, pass, problem, hardware).fragments == 0) {
         return "there is a kernel for the head dim and options";
+    }
+    // Last, since to ask is to open a library, which the driver compiles.
+    if (hardware.backend == Backend::openmp &&
+        !(machine == Machine::hopper ? offload::has_hopper_machine(depth)
+                                     : offload::has_tensor_machine(kernel_element(problem.dtype), depth))) {
+        return "the build has GPU code, with libflashomp_float32, libflashomp_wide and libflashomp_hopper_wide beside "
+               "libflashomp";
     }
     return {};
 }

@@ -67,7 +67,7 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     };
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::bfloat16, 30, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::bfloat16, 0, true), "hopper");
-    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper");
+    EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper+tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, false), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::float32, 30, true), "tensor");
@@ -99,7 +99,7 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
         problem.choice.tiling.teams = teams;
         return plan(problem, hardware).passes.at(1).launch;
     };
-    for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0, 0), dk_dv("b8_h8_n4096_d128", 30, 0)}) {
+    for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0, 0), dk_dv("b8_h8_n4096_d200", 30, 0)}) {
         EXPECT_EQ(launch.crew_teams, 2);
         EXPECT_EQ(launch.crews, 128); // 1024 warps in all
         EXPECT_EQ(launch.crew_threads, 4);
