@@ -83,8 +83,9 @@ struct QueryGradient {
     typename Machine::Stats lse, delta;
     int i0, j0;
     bool keeps_shift;
-    enum : int { in_steps = !modified }; ///< P by first(), dS from it by second(), without the dot product
 
+    // In two steps, for a machine that has dP late: P, and dS from it without the dot product, as modified scores need
+    // it.
     FLASHOMP_INLINE float first(float dot, typename Machine::Row r, int c) const
     {
         return gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c);
@@ -218,8 +219,8 @@ struct KeyGradient {
     ScoreGradient<modified, masked, Machine> gradient;
     typename Machine::ColumnStatsBlock lse, delta, residual;
     int i0, j0;
-    enum : int { in_steps = !modified };
 
+    // The two steps, as of QueryGradient.
     FLASHOMP_INLINE float first(float dot, typename Machine::Row r, int c) const
     {
         return gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r);

@@ -97,8 +97,9 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     if (operands == Operands::tf32) {
         return {};
     }
-    // Two teams, where one has no room for its accumulators and resident blocks.
-    constexpr TensorShape pair{1, 32, 4, 2, 2, false, 1, 0, 2};
+    // Two teams, where one has no room for its accumulators and resident blocks. In a pair half the warps have all the
+    // element work: that of modified scores is better spread over the tensor machine's.
+    const TensorShape pair = modified ? TensorShape{} : TensorShape{1, 32, 4, 2, 2, false, 1, 0, 2};
     switch (pass) {
     case Pass::forward:
         return depth == 64    ? TensorShape{2, 48, 4, 2, 4, true, 2, 2}
@@ -109,13 +110,10 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
                : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
                               : pair;
     case Pass::backward_key:
-        if (depth == 256) {
-            return pair;
-        }
-        if (depth == 128 && modified) { // a team has no room, and in a pair half the warps have all the element work
+        if (depth == 128 && modified) { // would need more stack than there is
             return {};
         }
-        return depth == 64 ? TensorShape{1, 64, 4} : TensorShape{1, 32, 4};
+        return depth == 64 ? TensorShape{1, 64, 4} : depth == 128 ? TensorShape{1, 32, 4} : pair;
     case Pass::backward_bias:
     case Pass::backward_sink:
         break;

@@ -75,8 +75,8 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     m.finish(s);                              // of all tiles that multiply() began, in one call
     m.finish(s, s);
     m.combine(s, s, epilogue2);               // s = f(s, other(r, c), r, c); f may also change the other tile, and a
-                                              // machine may call other = f.first(other, r, c) and then
-                                              // s = f.second(s, other, r, c) instead, where f has them (f.in_steps)
+                                              // machine that has s late may call other = f.first(other, r, c), and
+                                              // then s = f.second(s, other, r, c), where scores are not modified
     m.accumulate(a, s, t[stage]);             // a += s·t
     m.accumulate(a, s, t[stage], true, x);    // a = a·x[r] + s·t; false: all x[r] are 1 or not even set
     m.row_max(s, x);                          // x[r] = max(x[r], max over c of s)

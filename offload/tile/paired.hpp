@@ -41,7 +41,7 @@ public:
         barriers_bytes = 8 * all_barriers,
         exchange_bytes = dp_bytes * warps + barriers_bytes,
     };
-    static_assert(fragments == 1 && Machine::defers == 0);
+    static_assert(fragments == 1 && Machine::defers == 0 && Config::modified == 0);
     static_assert(int{Machine::bytes} + exchange_bytes + 16 <= team_memory_bytes);
 
     /// Storage of either side. The constants are some once all is inlined.
@@ -145,22 +145,16 @@ public:
         }
     }
 
-    /// P is made, and sent, before dP is waited for, where f can do it in two steps.
+    /// P is made, and sent, before dP is waited for: f can do it in two steps.
     template <class F>
     FLASHOMP_INLINE void combine(Scores& dp, Scores& s, const F& f)
     {
         if constexpr (side == 0) {
-            if constexpr (F::in_steps != 0) {
-                Machine::map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return f.first(x, r, c); });
-                send_p(s);
-                receive_dp(dp);
-                Machine::combine(dp, s,
-                                 [=](float x, float& p, Row r, int c) FLASHOMP_LAMBDA { return f.second(x, p, r, c); });
-            } else {
-                receive_dp(dp);
-                Machine::combine(dp, s, f);
-                send_p(s);
-            }
+            Machine::map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return f.first(x, r, c); });
+            send_p(s);
+            receive_dp(dp);
+            Machine::combine(dp, s,
+                             [=](float x, float& p, Row r, int c) FLASHOMP_LAMBDA { return f.second(x, p, r, c); });
         }
     }
 

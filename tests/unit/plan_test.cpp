@@ -69,7 +69,8 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::bfloat16, 0, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, true), "hopper+tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float16, 30, false), "tensor");
-    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "hopper");
+    EXPECT_EQ(machines("b1_h4_n1024_d192", DType::bfloat16, 30, true), "tensor");
+    EXPECT_EQ(machines("b1_h4_n1024_d192v160", DType::bfloat16, 0, true), "hopper");
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::float32, 30, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d128", DType::float32, 0, true), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d192", DType::float32, 0, true), "plain");
@@ -93,22 +94,21 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
     }
     Hardware hardware = gpu();
     hardware.has_hopper = true;
-    const auto dk_dv = [&](const char* shape, double softcap, int teams) {
+    const auto dk_dv = [&](const char* shape, int teams) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
-        problem.softcap = softcap;
         problem.choice.tiling.teams = teams;
         return plan(problem, hardware).passes.at(1).launch;
     };
-    for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0, 0), dk_dv("b8_h8_n4096_d200", 30, 0)}) {
+    for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0), dk_dv("b8_h8_n4096_d200", 0)}) {
         EXPECT_EQ(launch.crew_teams, 2);
         EXPECT_EQ(launch.crews, 128); // 1024 warps in all
         EXPECT_EQ(launch.crew_threads, 4);
     }
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0, 0).crew_teams, 1);
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0, 0).crews, 256);
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 0, 7).crews, 3); // whole pairs of the teams that the caller allows
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 0, 1).crews, 1);
-    EXPECT_EQ(dk_dv("b1_h1_n64_d256", 0, 0).crews, 1);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crew_teams, 1);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crews, 256);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 7).crews, 3); // whole pairs of the teams that the caller allows
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 1).crews, 1);
+    EXPECT_EQ(dk_dv("b1_h1_n64_d256", 0).crews, 1);
 }
 
 TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
