@@ -26,14 +26,16 @@ struct Extent {
     std::int64_t batch, heads, rows, depth;
 };
 
-/// The map whose boxes are `box_rows` whole rows, in the order of offload/tile/panels.hpp; zeros beyond the tensor.
+/// The map whose boxes are `box_rows` whole rows, in the order of offload/tile/panels.hpp; zeros beyond the tensor's
+/// rows and panels.
 std::optional<TensorMap> map_of(const offload::Tensor& tensor, const Extent& extent, int box_rows, int box_depth)
 {
     constexpr std::int64_t panel = 64; // columns
-    const std::int64_t panels = box_depth / panel;
-    if (panels > 1 && extent.depth != box_depth) {
+    const std::int64_t box_panels = box_depth / panel;
+    if (box_panels > 1 && extent.depth % panel != 0) {
         return {}; // beyond its end a row would go on with what follows it in memory
     }
+    const std::int64_t panels = box_panels > 1 ? extent.depth / panel : 1;
     // Numbers of cuda.h's enums.
     constexpr int uint16 = 1, no_interleave = 0, swizzle_128_bytes = 3, promote_to_256_bytes = 3, fill_zeros = 0;
     constexpr std::int64_t element_bytes = 2, alignment = 16, longest_stride = std::int64_t{1} << 40;
@@ -59,7 +61,7 @@ std::optional<TensorMap> map_of(const offload::Tensor& tensor, const Extent& ext
         counts[axis] = static_cast<std::uint64_t>(sizes[axis]);
     }
     const std::array<std::uint32_t, 5> box{panel, static_cast<std::uint32_t>(box_rows),
-                                           static_cast<std::uint32_t>(panels), 1, 1};
+                                           static_cast<std::uint32_t>(box_panels), 1, 1};
     const std::array<std::uint32_t, 5> every{1, 1, 1, 1, 1};
     TensorMap map{};
     const int status = encode()(&map, uint16, 5, tensor.data, counts.data(), strides.data(), box.data(), every.data(),

@@ -32,11 +32,11 @@ std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, cons
     if (machine == Machine::hopper && !hardware.has_hopper) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
-    // Blocks of 16 keys pay where the copy engine brings them, and its maps of more than one panel are for whole rows.
+    // Blocks of 16 keys pay where the copy engine brings them, and its maps are of whole panels of 64 columns.
     const int depth = problem.kernel_depth();
-    const bool is_whole = depth < 256 || (problem.head_dim == 256 && problem.head_dim_v == 256);
+    const bool is_whole = depth < 256 || (problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0);
     if (machine == Machine::hopper && pass == Pass::forward && !is_whole) {
-        return "both head dims are 256, or at most 128";
+        return "both head dims are multiples of 64, or at most 128";
     }
     if (tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory) {
         return "tiling leaves the block sizes, team_threads and global_memory alone";

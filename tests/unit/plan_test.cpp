@@ -82,8 +82,9 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
         return plan(problem, hardware).machine_name;
     };
     EXPECT_EQ(forward_machine("b1_h4_n1024_d128"), "hopper");
-    EXPECT_EQ(forward_machine("b1_h4_n1024_d192v128"), "tensor");
-    EXPECT_EQ(forward_machine("b1_h4_n1024_d192"), "tensor");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d192v128"), "hopper");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d192v96"), "tensor");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d200"), "tensor");
     EXPECT_EQ(forward_machine("b1_h4_n1024_d256"), "hopper");
 }
 
