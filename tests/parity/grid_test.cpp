@@ -233,6 +233,27 @@ TEST_P(GridRuns, TwoHundredAndFiftyRepetitionsAtBatch60ShowNoRace)
     }
 }
 
+/// On a Hopper GPU a crew of these passes is two teams that send each other parts of their tiles.
+TEST_P(GridRuns, RepetitionsBeyondDepth128ShowNoRace)
+{
+    std::vector<Pair> pairs{{37, 153}};
+    if (full_grid() == 1) {
+        pairs = {{1, 239}, {37, 153}, {256, 512}, {799, 3}, {1023, 1024}};
+    }
+    for (const Pair& pair : pairs) {
+        for (const std::int64_t head_dim : {256, 168}) { // brought by the copy engine, and by the warps
+            SCOPED_TRACE(::testing::Message() << pair.queries << "x" << pair.keys << " head_dim " << head_dim);
+            AttentionCase attention({9, 4, 2, pair.queries, pair.keys, head_dim, head_dim}, DType::bfloat16, 804);
+            attention.options.causal = Causal::bottom_right;
+            repeat(attention, GetParam().is_device ? 250 : 10);
+            static_cast<void>(attention.run(on_target(attention.options)));
+            if (pair.scores() < 30000) {
+                attention.expect_close();
+            }
+        }
+    }
+}
+
 TEST_P(GridRuns, InputsTimesFiveDoNotOverflow)
 {
     for (const DType dtype : grid_dtypes) {
