@@ -37,6 +37,7 @@ STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 # set that are there are README's. A set is there when its first file is.
 SETS = (
     ("h200-openmp", "FlashAttention's grid on an H200", ("h200-openmp.json",)),
+    ("h200-openmp-192", "Head dims of 192 on an H200", ("h200-openmp-192.json",)),
     ("h200-openmp-float32", "float32 on an H200", ("h200-openmp-float32.json",)),
     ("h200-openmp-launch", "Small calls on an H200", ("h200-openmp-launch.json",)),
     ("h200-cuda", "The CUDA backend on FlashAttention's grid on an H200", ("h200-cuda.json",)),
