@@ -24,7 +24,7 @@ struct Launch {
     Pass pass = Pass::forward;
     int resident_rows = 0;        ///< rows of the block that stays (queries, or keys in backward_key)
     int stream_rows = 0;          ///< rows of the blocks that stream past it
-    int crews = 1;                ///< teams on a device, threads on the host
+    int crews = 1;                ///< of crew_teams teams each on a device, threads on the host
     int crew_teams = 1;           ///< teams of a crew: 2 where they are a cluster
     int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
     std::int64_t crew_floats = 0; ///< memory of one crew

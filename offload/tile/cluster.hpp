@@ -11,16 +11,6 @@
 
 namespace flashomp::offload::ptx {
 
-/// %cluster_ctarank: the team's number in its cluster.
-FLASHOMP_INLINE unsigned cluster_rank()
-{
-    std::uint32_t rank = 0;
-    if (is_nvptx()) {
-        asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    }
-    return rank;
-}
-
 /// barrier.cluster: all lanes of both teams. What they wrote before, wherever, all of them can read after.
 FLASHOMP_INLINE void cluster_barrier()
 {
