@@ -9,7 +9,8 @@ seconds: flashomp (--machines: its OpenMP backend as it is, with the kernels tha
 give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn), standard
 attention (math) and, where named, the memory-efficient kernel (efficient), PyTorch's fastest for float32. Both sides are timed
 as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and
-the median of the repetitions counts. flashomp's rows carry their error against the reference and are refused where it is too
+the median of the repetitions counts. --kernel-time adds how long the GPU ran kernels in a call, as NVIDIA's CUPTI records it for
+both, the median of as many further calls. flashomp's rows carry their error against the reference and are refused where it is too
 large; PyTorch's are only timed. Peak memory is that above the inputs: counted allocations on both sides. A row without a time
 says why: out of memory, no such kernel.
 
@@ -62,12 +63,15 @@ def parse_arguments(words=None):
     parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--min-time", type=float, default=0.05)
+    parser.add_argument("--kernel-time", action="store_true", help="the time in kernels too, not with --cpu")
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
     arguments = parser.parse_args(words)
     if arguments.kernels is None:
         arguments.kernels = list(CPU_KERNELS if arguments.cpu else USUAL_KERNELS)
     if arguments.cpu:
+        if arguments.kernel_time:
+            parser.error("--kernel-time was given with --cpu; allowed is a GPU.")
         arguments.device = "host"
     shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape
     if arguments.shapes:
@@ -89,6 +93,12 @@ def suite_shapes(program, suite):
     return subprocess.run([program, "bench", suite, "--list"], check=True, capture_output=True, text=True).stdout.split()
 
 
+def tracer_folders():
+    """Where the libcupti is that PyTorch brought into this process, so that flashomp opens the same."""
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    return sorted({str(pathlib.Path(path).parent) for path in re.findall(r"(/\S+/libcupti\.so\S*)", maps)})
+
+
 class Flashomp:
     """A `flashomp bench` that serves shapes from its standard input."""
 
@@ -101,7 +111,9 @@ class Flashomp:
             command += ["--threads", str(arguments.threads)]
         if arguments.beside_standard:
             command.append("--beside-standard")
-        libraries = str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")  # a bundle's
+        if arguments.kernel_time:
+            command.append("--kernel-time")
+        libraries = ":".join([str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib"), *tracer_folders()])  # a bundle's
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={"FLASHOMP_TUNING": "shipped"} | os.environ | environment)
@@ -183,6 +195,16 @@ class Pytorch:
         call()
         self.synchronize()
         return self.torch.cuda.max_memory_allocated() - before
+
+    def kernel_time(self, call):
+        """Seconds that the kernels of a call ran, without gaps, copies and memsets."""
+        profiler = self.torch.profiler
+        with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+            call()
+            self.synchronize()
+        kernels = [event for event in profile.events() if not event.name.startswith(("Memcpy", "Memset"))
+                   and event.device_type == self.torch.autograd.DeviceType.CUDA]
+        return sum(event.time_range.elapsed_us() for event in kernels) * 1e-6
 
     def release(self):
         self.torch.cuda.empty_cache()
@@ -270,6 +292,8 @@ def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
                              "repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
                              "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median,
                              "peak_bytes": peak})
+                if arguments.kernel_time:
+                    rows[-1]["kernel_time"] = statistics.median(pytorch.kernel_time(call) for _ in times) * 1e3
     except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
         why = "out of memory" if pytorch.is_out_of_memory(error) else str(error)
         for rest in ("forward", "backward")[len(rows):]:

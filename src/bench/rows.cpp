@@ -75,6 +75,9 @@ Json row_json(const Row& row)
     json["real_time"] = row.timing.median * 1e3;
     json["least_time"] = row.timing.least * 1e3;
     json["most_time"] = row.timing.most * 1e3;
+    if (row.kernel_seconds) {
+        json["kernel_time"] = *row.kernel_seconds * 1e3;
+    }
     if (row.queue_seconds) {
         json["queue_time"] = *row.queue_seconds * 1e3;
     }
@@ -101,14 +104,16 @@ std::string csv_text(const std::vector<Row>& rows)
 {
     std::string text =
         "direction,dtype,shape,implementation,backend,machine,ran_on,on_device,median_ms,least_ms,most_ms,"
+        "kernel_ms,"
         "repetitions,tflops,error_o,bound_o,peak_bytes,compared,failure\n";
     for (const Row& row : rows) {
         const bool timed = row.failure.empty();
-        text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.direction, row.dtype,
+        text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.direction, row.dtype,
                             row.shape, row.implementation, row.backend, row.machine, quoted(row.ran_on),
                             row.on_device ? 1 : 0, timed ? fmt::format("{:.6g}", row.timing.median * 1e3) : "",
                             timed ? fmt::format("{:.6g}", row.timing.least * 1e3) : "",
                             timed ? fmt::format("{:.6g}", row.timing.most * 1e3) : "",
+                            row.kernel_seconds ? fmt::format("{:.6g}", *row.kernel_seconds * 1e3) : "",
                             timed ? std::to_string(row.timing.repetitions) : "",
                             timed ? fmt::format("{:.6g}", row.flops_per_second() * 1e-12) : "",
                             timed ? fmt::format("{:.3e}", row.accuracy.o) : "",

@@ -24,8 +24,9 @@ struct Row {
     bool is_wrong = false; ///< the failure is an error too large
     Timing timing;
     Accuracy accuracy;
-    std::optional<double> queue_seconds;    ///< CUDA: until a call on a stream has queued its kernels and returns
-    double flops = 0;                       ///< as speeds are quoted (cost::Flops)
+    std::optional<double> kernel_seconds; ///< KernelClock: of one call, the median of as many as there are repetitions
+    std::optional<double> queue_seconds;  ///< CUDA: until a call on a stream has queued its kernels and returns
+    double flops = 0;                     ///< as speeds are quoted (cost::Flops)
     std::optional<std::int64_t> peak_bytes; ///< measured: outputs, statistics and scratch, above the inputs
     std::int64_t extra_bytes = 0;           ///< planned: Report::extra_bytes
     std::int64_t standard_bytes = 0;        ///< Report::standard_bytes

@@ -59,6 +59,12 @@ Runner::Runner(RunSettings settings) : settings_(std::move(settings))
         const Place place = choose_place(settings_.options);
         space_ = space_of(place.hardware, settings_.options);
     }
+    if (settings_.kernel_time) {
+        if (space_.is_host()) {
+            throw Error("kernel time was asked for on the host; allowed is a GPU.");
+        }
+        kernel_clock_.emplace();
+    }
 }
 
 Row Runner::prepared(const cost::Shape& shape, const std::string& direction) const
@@ -113,7 +119,20 @@ bool Runner::time_if_right(BenchCase& bench, bool backward, const std::function<
         return false;
     }
     row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
+    row.kernel_seconds = kernel_time(call, row);
     return true;
+}
+
+std::optional<double> Runner::kernel_time(const std::function<void()>& call, const Row& row) const
+{
+    if (!kernel_clock_) {
+        return {};
+    }
+    std::vector<double> seconds;
+    for (int i = 0; i < row.timing.repetitions; ++i) {
+        seconds.push_back(kernel_clock_->seconds_of(call));
+    }
+    return median(std::move(seconds));
 }
 
 std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::function<void()>& call, const Row& row) const

@@ -1,6 +1,7 @@
 // Checks and times one shape.
 #pragma once
 
+#include "kernel_clock.hpp"
 #include "rows.hpp"
 #include "space.hpp"
 
@@ -17,6 +18,7 @@ struct RunSettings {
     DType dtype = DType::float32;
     std::vector<std::string> directions{"forward", "backward"};
     bool beside_standard = false; ///< time standard attention too: has_standard()
+    bool kernel_time = false;     ///< Row::kernel_seconds; on a GPU only
     TimingSettings timing;
 };
 
@@ -26,6 +28,7 @@ public:
     using OnRow = std::function<void(const Row&)>;
     using OnStart = std::function<void(const std::string& name)>;
 
+    /// Throws Error where there is no KernelClock, when one is asked for.
     explicit Runner(RunSettings settings);
 
     /// What goes wrong, down to options that do not fit the shape, is a row that says so.
@@ -44,6 +47,8 @@ private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;
     /// Checks what the last call left, and only if that is right times further ones.
     bool time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const;
+    /// What the GPU spends on a call, where that is asked for.
+    std::optional<double> kernel_time(const std::function<void()>& call, const Row& row) const;
     /// What the host spends on a call on a CUDA stream; nothing elsewhere, and where calls are so long that queueing
     /// them does not matter.
     std::optional<double> time_to_queue(BenchCase& bench, const std::function<void()>& call, const Row& row) const;
@@ -52,6 +57,7 @@ private:
 
     RunSettings settings_;
     Space space_;
+    std::optional<KernelClock> kernel_clock_;
     std::map<std::string, double> standard_speed_; ///< FLOP/s by direction, of the last shape
 };
 

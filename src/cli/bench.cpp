@@ -59,6 +59,7 @@ bench::RunSettings settings_of(const BenchFlags& flags)
     }
     settings.beside_standard =
         flags.beside_standard || (!flags.what.suite.empty() && bench::find_suite(flags.what.suite).beside_standard);
+    settings.kernel_time = flags.kernel_time;
     settings.timing = flags.timing;
     return settings;
 }
@@ -144,6 +145,8 @@ void add_bench_command(CLI::App& app, Command& chosen)
         "--beside-standard", flags->beside_standard,
         "on the host and with backend cuda: standard attention too, with S and P of all heads, until memory runs out");
     add_timing_options(*command, flags->timing);
+    command->add_flag("--kernel-time", flags->kernel_time,
+                      "on a GPU: how long its kernels run, too, which CUPTI of the CUDA toolkit records");
     command->add_flag("--measure-traffic", flags->measure_traffic,
                       "instead of times: main-memory bytes by ncu or cachegrind, beside what plan predicts");
     command->add_option("--out", flags->out, "write JSON to this file, anew after each row")

@@ -100,8 +100,11 @@ void print_table(const std::vector<bench::Row>& rows)
     const bool any_queued =
         std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.queue_seconds.has_value(); });
     const bool any_in_8_bits = rows.front().dtype == name_of(DType::float8_e4m3);
-    table.add({"pass", "shape", "implementation", "median", "spread", "speed", "peak memory", "error of o", "bound",
-               any_in_8_bits ? "rms to float32 inputs" : "", any_queued ? "queued in" : "", ""});
+    const bool any_kernels =
+        std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.kernel_seconds.has_value(); });
+    table.add({"pass", "shape", "implementation", "median", any_kernels ? "kernels" : "", "spread", "speed",
+               "peak memory", "error of o", "bound", any_in_8_bits ? "rms to float32 inputs" : "",
+               any_queued ? "queued in" : "", ""});
     std::map<std::string, std::size_t> places;
     for (const bench::Row& row : rows) {
         ++places[row.ran_on];
@@ -110,6 +113,7 @@ void print_table(const std::vector<bench::Row>& rows)
             row.machine.empty() ? row.backend : row.backend + ":" + row.machine + (row.tuned ? " (tuned)" : "");
         table.add(
             {row.direction, row.shape, implementation, timed ? time_text(row.timing.median) : std::string(),
+             row.kernel_seconds ? time_text(*row.kernel_seconds) : std::string(),
              timed ? fmt::format("{:.1f} %", 100.0 * row.timing.spread()) : std::string(),
              timed ? speed_text(row) : std::string(),
              row.peak_bytes ? bytes_text(*row.peak_bytes) : std::string(timed ? "unknown" : ""),

@@ -20,6 +20,7 @@ struct BenchFlags {
     ShapeFlags what;
     bool beside_standard = false;
     bool measure_traffic = false;
+    bool kernel_time = false;
     int only_calls = -1;
     bench::TimingSettings timing;
     std::string out, csv;

@@ -68,6 +68,7 @@ TEST_F(CliBench, BadInputIsOneSentenceAndNoFile)
     expect_refused(small_ + Arguments{"--machine", "tensor", "--out", path("r.json")},
                    "machine was tensor, which is allowed only where");
     EXPECT_FALSE(fs::exists(path("r.json")));
+    expect_refused(small_ + Arguments{"--kernel-time"} + file, "kernel time was asked for on the host");
     expect_refused(small_ + Arguments{"--direction", "sideways"} + file, "--direction was 'sideways'");
     expect_refused(small_ + Arguments{"--repetitions", "0"} + file, "--repetitions");
     expect_refused(small_ + Arguments{"--out", path("no/such/folder/r.json")}, "no/such/folder");

@@ -45,6 +45,10 @@ class Pretended:
         call()
         return 4096
 
+    def kernel_time(self, call):
+        call()
+        return 1e-6 * self.count
+
     def release(self):
         pass
 
@@ -83,6 +87,14 @@ class Compare(unittest.TestCase):
         self.assertEqual(flash["flops"], ours["flops"])
         self.assertAlmostEqual(flash["TFLOP/s"] * flash["real_time"], ours["TFLOP/s"] * ours["real_time"])
         self.assertEqual(flash["peak_bytes"], 4096)
+
+    def test_kernel_time_is_the_median_of_as_many_calls_as_repetitions(self):
+        arguments = compare_pytorch.parse_arguments(["--bench", FLASHOMP, "--out", str(self.out), "--shape", "b1_h2_n64_d16",
+                                                     "--kernel-time", "--repetitions", "3", "--min-time", "0"])
+        pretended = Pretended()
+        forward, backward = compare_pytorch.pytorch_rows(pretended, "b1_h2_n64_d16", "bfloat16", "flash", arguments)
+        self.assertAlmostEqual(backward["kernel_time"], (pretended.count - 1) * 1e-3)
+        self.assertLess(forward["kernel_time"], backward["kernel_time"])
 
     def test_what_has_no_time_says_why(self):
         rows = self.run_with("--shape", "b1_h2_n128_d16")

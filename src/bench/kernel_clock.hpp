@@ -1,0 +1,26 @@
+// How long a GPU is busy with the kernels of a call.
+#pragma once
+
+#include <functional>
+
+namespace flashomp::bench {
+
+/// Reads CUPTI's records of kernels. CUPTI is NVIDIA's tracing library, part of the CUDA toolkit and of PyTorch's
+/// packages for CUDA; it is opened here and not before. There is one record of kernels in a process: one clock at a
+/// time.
+class KernelClock {
+public:
+    /// Throws Error where CUPTI is not installed or does not work.
+    KernelClock();
+
+    /// Seconds from start to end of each kernel that ran during `call`, summed: neither the gaps between them nor
+    /// copies are counted. Kernels that other threads begin meanwhile are. Throws Error where CUPTI recorded none.
+    [[nodiscard]] double seconds_of(const std::function<void()>& call) const;
+
+private:
+    int (*enable_)(int) = nullptr;
+    int (*disable_)(int) = nullptr;
+    int (*flush_)(unsigned) = nullptr;
+};
+
+} // namespace flashomp::bench
