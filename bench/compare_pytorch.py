@@ -63,6 +63,7 @@ def parse_arguments(words=None):
     parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--min-time", type=float, default=0.05)
+    parser.add_argument("--time-limit", type=float, default=10, help="flashomp's: fewer repetitions where they take longer")
     parser.add_argument("--kernel-time", action="store_true", help="the time in kernels too, not with --cpu")
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
@@ -106,7 +107,7 @@ class Flashomp:
         self.name, environment, options = MACHINES[machine]
         command = [arguments.bench, "bench", "--shapes", "-", "--device", arguments.device, "--dtype", dtype,
                    "--repetitions", str(arguments.repetitions), "--min-time", str(arguments.min_time),
-                   "--time-limit", "10", *options]
+                   "--time-limit", str(arguments.time_limit), *options]
         if arguments.cpu:
             command += ["--threads", str(arguments.threads)]
         if arguments.beside_standard:
