@@ -37,10 +37,18 @@ class Table(unittest.TestCase):
         lines = self.lines(row("flashomp", 2.0), row("pytorch-flash", 1.0), row("pytorch-cudnn", 5.0),
                            row("pytorch-math", why="out of memory: 12 bytes"))
         self.assertEqual(lines[0], "| pass, dtype, shape | flashomp | speed | peak memory | against FlashAttention-2 "
-                         "(PyTorch) | against cuDNN (PyTorch) | against standard attention (PyTorch) | error of o (bound) |")
+                         "(PyTorch) | against cuDNN (PyTorch) | against standard attention (PyTorch) | error (bound) |")
         self.assertEqual(lines[2], "| forward float32 b1_h2_n64_d16 | 2.00 ms | 500.0 GFLOP/s | 1.0 MiB | 0.50x | 2.50x "
                          "| out of memory | 1.0e-07 (1.0e-05) |")
         self.assertIn("commit abc", lines[-1])
+
+    def test_time_in_kernels_and_the_largest_error_of_gradients(self):
+        gradients = {"error_dq": 3e-7, "error_dk": 2e-7, "error_dv": 1e-7, "bound_gradient": 2e-5}
+        lines = self.lines(row("flashomp", 2.0, kernel_time=1.0, **gradients), row("pytorch-flash", 4.0, kernel_time=1.5),
+                           row("pytorch-math", 8.0))
+        self.assertIn("| flashomp | in kernels | speed |", lines[0])
+        self.assertEqual(lines[2], "| forward float32 b1_h2_n64_d16 | 2.00 ms | 1.00 ms | 500.0 GFLOP/s | 1.0 MiB "
+                         "| 2.00x (1.50x) | 4.00x | 3.0e-07 (2.0e-05) |")
 
     def test_of_the_lengths_chosen_the_most_heads_are_shown(self):
         rows = [row("flashomp", 1.0, run_name=f"forward/float32/{shape}/real_time")
@@ -48,6 +56,7 @@ class Table(unittest.TestCase):
         shapes = [line.split(" | ")[0].split()[-1] for line in self.lines(*rows, lengths=(64,))[2:4]]
         self.assertEqual(shapes, ["b2_h2_n64_d16", "b1_h2_n64_d32"])
         self.assertEqual(self.lines(*rows, lengths=(64,))[4], "")
+        self.assertEqual(self.lines(*rows, dtypes=("float16",))[2], "")
 
     def test_a_wrong_result_is_refused(self):
         with self.assertRaises(SystemExit):
