@@ -6,6 +6,7 @@
 #include "tensor_shapes.hpp"
 #include "tile/add_splits.hpp"
 #include "tile/cluster.hpp"
+#include "tile/merge_splits.hpp"
 #include "tile/team_memory.hpp"
 #if FLASHOMP_HOPPER
 #include "tile/paired.hpp"
@@ -158,8 +159,16 @@ static void run_share(Call& call, float* memory, int team, int teams)
     }
 #endif
     const Work work(params, call.launch);
-    if constexpr (shape_of(pass, depth, modified).teams == 1) {
+    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    if constexpr (shape.teams == 1) {
         run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
+        if constexpr (pass == Pass::forward) {
+            // Not in run_items(), whose registers are all in use: with splits a crew has one item, that of its number.
+            if (params.splits > 1 && is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits,
+                                                          ptx::shared_address(memory))) {
+                merge_splits<shape.warps>(params, work.item(team), shape.resident_rows());
+            }
+        }
     } else if (team % 2 == 0) {
         run_items<depth, pass, modified, Math, 0>(call, work, memory, team / 2, teams / 2);
     } else {

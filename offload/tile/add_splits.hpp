@@ -4,26 +4,11 @@
 #include "forward.hpp"
 #include "head_splits.hpp"
 #include "tile/element.hpp"
-#include "tile/ptx.hpp"
+#include "tile/last_crew.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
-
-/// Whether this crew is the last of `crews` that come here for the same block: all others' sums are then there to read.
-/// `place`: 4 bytes of shared memory that everybody has read.
-template <int warps>
-FLASHOMP_INLINE bool is_last(unsigned* arrivals, int crews, std::uint32_t place)
-{
-    ptx::barrier<32 * warps>(); // the sums of all warps are written
-    if (ptx::warp() == 0) {
-        ptx::fence_device();
-        ptx::store_shared_32(place, __atomic_fetch_add(arrivals, 1U, __ATOMIC_RELAXED));
-        ptx::fence_device();
-    }
-    ptx::barrier<32 * warps>();
-    return bits_of(ptx::load_shared(place)) == static_cast<unsigned>(crews) - 1;
-}
 
 /// Target rows = the sums of all splits, in their order. A block's rows follow one another in a split's sums, so lanes
 /// take four floats at a time wherever they are (plan() asks for depths that are multiples of 4).

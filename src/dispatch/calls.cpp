@@ -17,12 +17,14 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
     for (const PassPlan& pass : plan.passes) {
         std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
         passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
-        const bool is_split = params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
+        const bool is_split = pass.launch.pass == offload::Pass::forward
+                                  ? params.splits > 1 && !plan.merges
+                                  : params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
         const auto arrivals = static_cast<std::size_t>(is_split ? block_count(problem, pass) : 0);
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
                           image_.reserve<unsigned>(arrivals), std::move(maps)});
     }
-    if (params.splits > 1) {
+    if (plan.merges) {
         merge_at_ = image_.reserve<offload::MergeParams>();
     }
     image_.place();
@@ -41,7 +43,7 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
         }
         image_.write(passes_[i].at, &call);
     }
-    if (params.splits > 1) {
+    if (plan.merges) {
         merge_ = split_merge(params, problem);
         image_.write(merge_at_, &merge_);
     }

@@ -12,7 +12,7 @@
 
 namespace flashomp {
 
-/// The passes of a call and, where the keys are split, the merge after them: in the memory of the space that they run
+/// The passes of a call and, where the plan has one, the merge after them: in the memory of the space that they run
 /// in, together with what they point to, the blocks of packed sequences and the tensors' maps (tensor_maps.hpp).
 class Calls {
 public:
@@ -28,7 +28,7 @@ public:
         return image_.address<offload::Call>(passes_[pass].at);
     }
 
-    /// The merge, where the keys are split.
+    /// The merge, where the plan has one.
     [[nodiscard]] const offload::MergeParams& merge_here() const { return merge_; }
 
     /// The same in the memory of the space.

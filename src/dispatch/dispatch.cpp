@@ -106,7 +106,7 @@ bool run_openmp_passes(const Plan& decided, const Problem& problem, const offloa
         const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));
         on_device = on_device && ran.on_device; // the call is not behind &&, which might not make it
     }
-    if (params.splits > 1) {
+    if (decided.merges) {
         const offload::Ran ran = run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware);
         on_device = on_device && ran.on_device;
     }

@@ -61,14 +61,23 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
     return units;
 }
 
+/// Whether the last crew of a block merges what the parts of its keys give (merge_splits.hpp).
+bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
+{
+    constexpr std::int64_t floats_at_once = 4;
+    const bool is_tensor = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
+    return is_tensor && hardware.backend == Backend::openmp && problem.head_dim_v % floats_at_once == 0;
+}
+
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
 /// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
-    const std::int64_t fewest_keys = hardware.is_device ? 512 : 1024; // of a part
+    const bool in_pass = merges_in_pass(problem, pass, hardware);
+    const std::int64_t fewest_keys = !hardware.is_device ? 1024 : (in_pass ? 256 : 512); // of a part
     constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
-    // The merge is a launch of its own, which takes a GPU as long as one crew some 4096 keys.
-    const std::int64_t fewest_in_all = hardware.is_device ? 4096 : 2 * fewest_keys;
+    // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
+    const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
     if (problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all || problem.dtype == DType::float8_e4m3) {
         return 1;
     }
@@ -76,7 +85,13 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
     const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
-    return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted / items, problem.seqlen_k / fewest_keys), 1, 512));
+    const std::int64_t splits = std::min(wanted / items, problem.seqlen_k / fewest_keys);
+    // A second crew on each multiprocessor takes as long to begin and to merge as it reads so many keys.
+    constexpr std::int64_t keys_for_two = 1024;
+    const std::int64_t alone = hardware.multiprocessors / items;
+    const bool too_short =
+        in_pass && hardware.multiprocessors > 0 && splits > alone && problem.seqlen_k < splits * keys_for_two;
+    return static_cast<int>(std::clamp<std::int64_t>(too_short ? alone : splits, 1, 512));
 }
 
 /// Parts to share a group's query heads out in where the dK/dV pass has fewer key blocks than crews, or under a causal
@@ -233,6 +248,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
     if (!problem.is_backward) {
         plan.splits = split_count(problem, plan.passes.front(), hardware);
+        plan.merges = plan.splits > 1 && !merges_in_pass(problem, plan.passes.front(), hardware);
         plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
     }
     for (PassPlan& pass : plan.passes) {

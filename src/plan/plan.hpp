@@ -36,6 +36,7 @@ struct Plan {
     std::string machine_name;           ///< as in Report::machine: of all passes, joined by +
     std::vector<PassPlan> passes;       ///< in order
     int splits = 1;                     ///< parts of the keys in a forward pass over few queries
+    bool merges = false;                ///< whether a launch of its own puts them together
     std::int64_t crew_memory_bytes = 0; ///< host or global memory of all crews, the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only

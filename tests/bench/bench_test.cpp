@@ -241,15 +241,17 @@ TEST(BenchRows, JsonAndCsvHoldTheSame)
     row.ran_on = "a GPU, the first";
     row.flops = 2e9;
     row.timing = {0.001, 0.0009, 0.0012, 4, 5};
+    row.kernel_seconds = 0.0007;
     row.peak_bytes = 1234;
     const nlohmann::json json = nlohmann::json::parse(row_json(row).dump());
     EXPECT_DOUBLE_EQ(json["real_time"], 1.0);
     EXPECT_DOUBLE_EQ(json["TFLOP/s"], 2.0);
+    EXPECT_DOUBLE_EQ(json["kernel_time"], 0.7);
     EXPECT_EQ(json["label"], "openmp:plain on a GPU, the first");
     EXPECT_EQ(json["peak_bytes"], 1234);
     EXPECT_NEAR(json["spread"].get<double>(), 0.3, 1e-9);
     const std::string csv = csv_text({row});
-    EXPECT_NE(csv.find("forward,bfloat16,b1_h1_n8_d8,flashomp,openmp,plain,\"a GPU, the first\",0,1,0.9,1.2,5,2,"),
+    EXPECT_NE(csv.find("forward,bfloat16,b1_h1_n8_d8,flashomp,openmp,plain,\"a GPU, the first\",0,1,0.9,1.2,0.7,5,2,"),
               std::string::npos)
         << csv;
     EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2);

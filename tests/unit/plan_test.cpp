@@ -156,6 +156,33 @@ TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
               1);
 }
 
+TEST(GpuPlan, KeysOfFewQueriesAreSplit)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = gpu();
+    hardware.has_hopper = true;
+    hardware.multiprocessors = 132;
+    const auto planned = [&](const char* shape) {
+        return plan(as_computed(cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {}), hardware),
+                    hardware);
+    };
+    EXPECT_EQ(planned("b1_h8_n1x500_d128").splits, 1);
+    EXPECT_EQ(planned("b1_h32kv8_n1x1024_d128").splits, 4);   // no part of less than 256 keys
+    EXPECT_EQ(planned("b1_h32kv8_n1x16384_d128").splits, 16); // a crew on each multiprocessor
+    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128").splits, 32); // parts long enough for two
+    EXPECT_EQ(planned("b16_h32kv8_n1x1024_d128").splits, 1);
+    EXPECT_EQ(planned("b16_h32kv8_n1x4096_d128").splits, 2);
+    EXPECT_EQ(planned("b1_h1_n65x16384_d128").splits, 1);
+    EXPECT_FALSE(planned("b1_h32kv8_n1x16384_d128").merges); // the last crew of a block does
+    EXPECT_FALSE(planned("b1_h8_n1x500_d128").merges);
+    EXPECT_TRUE(planned("b1_h8_n1x16384_d128v33").merges); // not by four floats
+    EXPECT_EQ(planned("b1_h8_n1x2000_d128v33").splits, 1);
+    hardware.multiprocessors = 0;
+    EXPECT_EQ(planned("b1_h32kv8_n1x16384_d128").splits, 32);
+}
+
 TEST(Plan, MoreItemsThanAreCountableAreRefused)
 {
     const Problem problem = cost::problem_of(cost::parse_shape("b100000_h30000_n1_d8"), DType::bfloat16, false, {});
