@@ -36,7 +36,8 @@ STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 # What is shown together: a name, a title, and the files, which are about one machine. The first GPU set and the first host
 # set that are there are README's. A set is there when its first file is.
 SETS = (
-    ("h200-openmp", "FlashAttention's grid on an H200", ("h200-openmp.json",)),
+    ("h200-openmp", "FlashAttention's grid on an H200, each machine", ("h200-openmp.json",)),
+    ("h200-openmp-float16", "The same in float16", ("h200-openmp-float16.json",)),
     ("h200-openmp-192", "Head dims of 192 on an H200", ("h200-openmp-192.json",)),
     ("h200-openmp-float32", "float32 on an H200", ("h200-openmp-float32.json",)),
     ("h200-openmp-launch", "Small calls on an H200", ("h200-openmp-launch.json",)),
@@ -46,9 +47,7 @@ SETS = (
     ("h200-cuda-launch", "Small calls of the CUDA backend on an H200", ("h200-cuda-launch.json",)),
     ("h200-openmp-items", "FlashAttention's grid on an H200, before requests that cost half", ("h200-openmp-items.json",)),
     ("h200-fa2", "FlashAttention's grid on an H200: each machine, before depth 256 and the loop over items", ("h200-fa2.json",)),
-    ("h200-fa2-float16", "The same in float16", ("h200-fa2-float16.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
-    ("h200-machines", "Directives alone, tensor cores and Hopper's own instructions on an H200", ("h200-machines.json",)),
     ("h200-repro", "Batch 4, 16 heads of 64, MHA and MQA, on an H200", ("h200-repro.json",)),
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),

@@ -3,7 +3,10 @@
 // calls need is not for others to wait for.
 #include "tensor_shapes.hpp"
 
+#include <array>
+#include <cstddef>
 #include <dlfcn.h>
+#include <mutex>
 #include <string>
 
 namespace flashomp::offload {
@@ -30,32 +33,25 @@ RunPass open(const std::string& name)
     return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
 }
 
-RunPass hopper()
+enum class Library : std::size_t { float32, wide, hopper, hopper_wide };
+
+/// What runs a library's passes, or null; opened when it is first asked for.
+RunPass passes_of(Library library)
 {
-    static const RunPass run = FLASHOMP_HAS_HOPPER != 0 ? open("hopper") : nullptr;
-    return run;
+    constexpr std::array names{"float32", "wide", "hopper", "hopper_wide"};
+    static std::array<std::once_flag, names.size()> asked;
+    static std::array<RunPass, names.size()> run{};
+    const auto i = static_cast<std::size_t>(library);
+    const bool is_hopper = library == Library::hopper || library == Library::hopper_wide;
+    std::call_once(asked[i], [&] {
+        run[i] = (is_hopper ? FLASHOMP_HAS_HOPPER : FLASHOMP_HAS_TENSOR) != 0 ? open(names[i]) : nullptr;
+    });
+    return run[i];
 }
 
-RunPass hopper_wide()
+Ran run_in(Library library, const Call& call, Call* there)
 {
-    static const RunPass run = FLASHOMP_HAS_HOPPER != 0 ? open("hopper_wide") : nullptr;
-    return run;
-}
-
-RunPass float32()
-{
-    static const RunPass run = has_gpu_code() ? open("float32") : nullptr;
-    return run;
-}
-
-RunPass wide()
-{
-    static const RunPass run = has_gpu_code() ? open("wide") : nullptr;
-    return run;
-}
-
-Ran run_with(RunPass run, const Call& call, Call* there)
-{
+    const RunPass run = passes_of(library);
     return run != nullptr ? run(call, there) : Ran{};
 }
 
@@ -69,18 +65,18 @@ bool has_gpu_code()
 bool has_tensor_machine(Element element, int depth)
 {
     if (operands_of(element) == Operands::tf32) {
-        return float32() != nullptr;
+        return passes_of(Library::float32) != nullptr;
     }
-    return depth > 128 ? wide() != nullptr : has_gpu_code();
+    return depth > 128 ? passes_of(Library::wide) != nullptr : has_gpu_code();
 }
 
 Ran run_tensor(const Call& call, Call* there)
 {
     if (operands_of(call.params.element) == Operands::tf32) {
-        return run_with(float32(), call, there);
+        return run_in(Library::float32, call, there);
     }
     if (call.launch.depth > 128) {
-        return run_with(wide(), call, there);
+        return run_in(Library::wide, call, there);
     }
 #if FLASHOMP_HAS_TENSOR
     return call.launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(call, there)
@@ -92,17 +88,17 @@ Ran run_tensor(const Call& call, Call* there)
 
 bool load_hopper_machine()
 {
-    return hopper() != nullptr;
+    return passes_of(Library::hopper) != nullptr;
 }
 
 bool has_hopper_machine(int depth)
 {
-    return depth <= 128 || hopper_wide() != nullptr;
+    return depth <= 128 || passes_of(Library::hopper_wide) != nullptr;
 }
 
 Ran run_hopper(const Call& call, Call* there)
 {
-    return run_with(call.launch.depth > 128 ? hopper_wide() : hopper(), call, there);
+    return run_in(call.launch.depth > 128 ? Library::hopper_wide : Library::hopper, call, there);
 }
 
 } // namespace flashomp::offload
