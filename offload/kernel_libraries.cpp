@@ -42,10 +42,9 @@ RunPass passes_of(Library library)
     static std::array<std::once_flag, names.size()> asked;
     static std::array<RunPass, names.size()> run{};
     const auto i = static_cast<std::size_t>(library);
-    const bool is_hopper = library == Library::hopper || library == Library::hopper_wide;
-    std::call_once(asked[i], [&] {
-        run[i] = (is_hopper ? FLASHOMP_HAS_HOPPER : FLASHOMP_HAS_TENSOR) != 0 ? open(names[i]) : nullptr;
-    });
+    constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_HOPPER != 0,
+                                  FLASHOMP_HAS_HOPPER != 0};
+    std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
     return run[i];
 }
 

@@ -12,6 +12,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -128,10 +129,8 @@ std::optional<double> Runner::kernel_time(const std::function<void()>& call, con
     if (!kernel_clock_) {
         return {};
     }
-    std::vector<double> seconds;
-    for (int i = 0; i < row.timing.repetitions; ++i) {
-        seconds.push_back(kernel_clock_->seconds_of(call));
-    }
+    std::vector<double> seconds(static_cast<std::size_t>(row.timing.repetitions));
+    std::generate(seconds.begin(), seconds.end(), [&] { return kernel_clock_->seconds_of(call); });
     return median(std::move(seconds));
 }
 
