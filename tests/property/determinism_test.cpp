@@ -116,6 +116,25 @@ TEST_P(Determinism, AnyNumberOfThreadsWithEveryOption)
     }
 }
 
+TEST_P(Determinism, PartsOfTheKeysOfFewQueries)
+{
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        for (const int depth_v : {64, 33}) { // a GPU's crews merge depths that are multiples of 4 themselves
+            AttentionCase attention({2, 4, 2, 3, 5000, 64, depth_v}, dtype, 37);
+            attention.poison_outputs();
+            static_cast<void>(forward(attention.forward_args(), on_target(causal())));
+            const HostTensor o = HostTensor::copy_of(attention.o.view());
+            const HostTensor lse = HostTensor::copy_of(attention.lse.view());
+            for (int round = 1; round < 20; ++round) {
+                attention.poison_outputs();
+                static_cast<void>(forward(attention.forward_args(), on_target(causal())));
+                EXPECT_TRUE(same_bits(attention.o, o)) << "o, round " << round;
+                EXPECT_TRUE(same_bits(attention.lse, lse)) << "lse, round " << round;
+            }
+        }
+    }
+}
+
 TEST_P(Determinism, CallsFromTwoThreadsAtOnce)
 {
     AttentionCase attention(shape, DType::float32, 33);
