@@ -95,7 +95,7 @@ def suite_shapes(program, suite):
 
 
 def tracer_folders():
-    """Where the libcupti is that PyTorch brought into this process, so that flashomp opens the same."""
+    """Where the libcupti is that PyTorch brought into this process, so that flashomp finds one."""
     maps = pathlib.Path("/proc/self/maps").read_text()
     return sorted({str(pathlib.Path(path).parent) for path in re.findall(r"(/\S+/libcupti\.so\S*)", maps)})
 
@@ -112,9 +112,11 @@ class Flashomp:
             command += ["--threads", str(arguments.threads)]
         if arguments.beside_standard:
             command.append("--beside-standard")
+        folders = [str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")]  # a bundle's
         if arguments.kernel_time:
             command.append("--kernel-time")
-        libraries = ":".join([str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib"), *tracer_folders()])  # a bundle's
+            folders += tracer_folders()
+        libraries = ":".join(folders)
         environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={"FLASHOMP_TUNING": "shipped"} | os.environ | environment)

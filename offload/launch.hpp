@@ -35,7 +35,7 @@ struct Launch {
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
     int heads_together = 1;       ///< so many heads' longest blocks come before their shorter ones
-    unsigned* arrivals = nullptr; ///< for each resident block of a pass whose crews share them: 0, crews that finished
+    unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null
 };
 
 /// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would

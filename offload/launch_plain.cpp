@@ -57,7 +57,7 @@ static Ran run_pass(const Launch& launch, const Call* there)
 #pragma omp target teams device(device) num_teams(crews) thread_limit(threads) firstprivate(there, flag, to_device)
     {
         const int team = omp_get_team_num();
-        const int teams = omp_get_num_teams();
+        const int teams = launched_teams();
 #pragma omp parallel num_threads(threads)
         {
             if (is_where_sent(flag, to_device)) {
@@ -88,7 +88,7 @@ Ran run_merge(const MergeParams* there, std::int64_t units, int device)
 #pragma omp target teams device(device) num_teams(crews) thread_limit(threads) firstprivate(there, flag)
     {
         const int team = omp_get_team_num();
-        const int teams = omp_get_num_teams();
+        const int teams = launched_teams();
 #pragma omp parallel num_threads(threads)
         {
             if (is_where_sent(flag, true)) {

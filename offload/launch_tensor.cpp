@@ -160,12 +160,15 @@ static void run_share(Call& call, float* memory, int team, int teams)
 #endif
     const Work work(params, call.launch);
     constexpr TensorShape shape = shape_of(pass, depth, modified);
+    static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
         run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
-            // Not in run_items(), whose registers are all in use: with splits a crew has one item, that of its number.
-            if (params.splits > 1 && is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits,
-                                                          ptx::shared_address(memory))) {
+            // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
+            // number.
+            if (call.launch.arrivals != nullptr && team < work.items &&
+                is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits,
+                                     ptx::shared_address(memory))) {
                 merge_splits<shape.warps>(params, work.item(team), shape.resident_rows());
             }
         }
@@ -188,7 +191,7 @@ static Ran run_pass(const Launch& launch, Call* there)
 #pragma omp target teams device(launch.device) num_teams(all_teams) thread_limit(warps) firstprivate(there, flag)
     {
         const int team = omp_get_team_num();
-        const int teams = omp_get_num_teams();
+        const int teams = launched_teams();
         float* const memory = team_memory();
 #pragma omp parallel num_threads(warps)
         {

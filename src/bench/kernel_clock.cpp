@@ -57,9 +57,12 @@ void read_buffer(void* /*context*/, std::uint32_t /*stream*/, std::uint8_t* buff
         std::uint64_t start = 0;
         std::uint64_t end = 0;
         std::memcpy(&kind, record, sizeof kind);
-        if (kind == concurrent_kernel) {
-            std::memcpy(&start, record + start_offset, sizeof start);
-            std::memcpy(&end, record + end_offset, sizeof end);
+        if (kind != concurrent_kernel) {
+            continue;
+        }
+        std::memcpy(&start, record + start_offset, sizeof start);
+        std::memcpy(&end, record + end_offset, sizeof end);
+        if (end > start) { // 0 of one that has not ended
             log.nanoseconds += end - start;
             ++log.kernels;
         }
@@ -118,10 +121,19 @@ double KernelClock::seconds_of(const std::function<void()>& call) const
         log.nanoseconds = 0;
         log.kernels = 0;
     }
+    struct Recording { // ends whatever the call throws
+        const KernelClock& clock;
+        ~Recording()
+        {
+            clock.flush_(forced);
+            clock.disable_(concurrent_kernel);
+        }
+    };
     expect(enable_(concurrent_kernel), "record kernels");
-    call();
-    expect(flush_(forced), "hand out its records");
-    expect(disable_(concurrent_kernel), "stop recording kernels");
+    {
+        const Recording recording{*this};
+        call();
+    }
     const std::scoped_lock lock(log.mutex);
     if (log.kernels == 0) {
         throw Error("CUPTI recorded no kernel of a call; another tool may be tracing this process.");

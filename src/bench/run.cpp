@@ -120,7 +120,6 @@ bool Runner::time_if_right(BenchCase& bench, bool backward, const std::function<
         return false;
     }
     row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
-    row.kernel_seconds = kernel_time(call, row);
     return true;
 }
 
@@ -183,6 +182,7 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
         row.standard_bytes = report.standard_bytes;
         if (time_if_right(bench, backward, call, row)) {
             row.queue_seconds = time_to_queue(bench, call, row);
+            row.kernel_seconds = kernel_time(call, row); // last: from then on the driver has a listener
         }
     } catch (const std::bad_alloc&) {
         row.failure = "out of memory.";

@@ -11,18 +11,19 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
 {
     struct Places {
         std::int64_t units, maps, arrivals;
+        bool is_shared; ///< by crews, which count arrivals
         std::vector<MapOfTensor> of_tensors;
     };
     std::vector<Places> places;
     for (const PassPlan& pass : plan.passes) {
         std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
         passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
-        const bool is_split = pass.launch.pass == offload::Pass::forward
-                                  ? params.splits > 1 && !plan.merges
-                                  : params.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
-        const auto arrivals = static_cast<std::size_t>(is_split ? block_count(problem, pass) : 0);
+        const bool is_shared = pass.launch.pass == offload::Pass::forward
+                                   ? plan.splits > 1 && !plan.merges
+                                   : plan.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
+        const auto arrivals = static_cast<std::size_t>(is_shared ? block_count(problem, pass) : 0);
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
-                          image_.reserve<unsigned>(arrivals), std::move(maps)});
+                          image_.reserve<unsigned>(arrivals), is_shared, std::move(maps)});
     }
     if (plan.merges) {
         merge_at_ = image_.reserve<offload::MergeParams>();
@@ -32,7 +33,7 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
         offload::Call& call = passes_[i].call;
         const auto& units = plan.passes[i].units;
         call.launch.crew_memory = crew_memory;
-        call.launch.arrivals = image_.address<unsigned>(places[i].arrivals);
+        call.launch.arrivals = places[i].is_shared ? image_.address<unsigned>(places[i].arrivals) : nullptr;
         call.launch.units = units.empty() ? nullptr : image_.address<offload::Unit>(places[i].units);
         image_.write(places[i].units, units.data(), units.size());
         std::int64_t at = places[i].maps;

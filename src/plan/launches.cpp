@@ -44,14 +44,17 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
 }
 
 /// Teams of a launch. libgomp keeps the stacks of at most 1024 warps between launches; with more, every launch
-/// allocates them anew.
-int teams_of(const Tiling& tiling, int team_threads)
+/// allocates them anew. It starts no more teams than reside on the GPU at one time.
+int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware)
 {
-    constexpr int most = 1024; // pieces of offload/team_arena.cpp
+    constexpr int most = 1024;                                         // pieces of offload/team_arena.cpp
+    constexpr int registers = 65536, lane_registers = 255, lanes = 32; // of a multiprocessor; of our kernels' launches
+    const int together = registers / (lane_registers * lanes * team_threads) * hardware.multiprocessors;
     if (tiling.teams > most) {
         throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
     }
-    return tiling.teams > 0 ? tiling.teams : most / team_threads;
+    const int wanted = tiling.teams > 0 ? tiling.teams : most / team_threads;
+    return together > 0 ? std::min(wanted, together) : wanted;
 }
 
 /// When `threads` are done that take items of these costs, longest first, each for so many heads.
@@ -223,7 +226,7 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
         // Two warps a team were fastest.
         launch.device = hardware.device;
         launch.crew_threads = tiling.team_threads > 0 ? tiling.team_threads : 2;
-        launch.crews = teams_of(tiling, launch.crew_threads);
+        launch.crews = teams_of(tiling, launch.crew_threads, hardware);
     } else {
         launch.crew_threads = hardware.threads;
         launch.crews = 1;
@@ -260,7 +263,7 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
     launch.crew_threads = shape.warps;
     if (hardware.backend == Backend::openmp) {
         launch.crew_teams = shape.teams;
-        launch.crews = std::max(1, teams_of(problem.choice.tiling, launch.crew_threads) / shape.teams);
+        launch.crews = std::max(1, teams_of(problem.choice.tiling, launch.crew_threads, hardware) / shape.teams);
     }
     launch.heads_together = heads_together(pass, problem);
     return launch;

@@ -66,11 +66,14 @@ bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware
 {
     constexpr std::int64_t floats_at_once = 4;
     const bool is_tensor = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
-    return is_tensor && hardware.backend == Backend::openmp && problem.head_dim_v % floats_at_once == 0;
+    // Crews have one item each only if all of them are there at one time (teams_of()).
+    return is_tensor && hardware.backend == Backend::openmp && hardware.multiprocessors > 0 &&
+           problem.head_dim_v % floats_at_once == 0;
 }
 
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
-/// of the problem and the kind of hardware alone, so that the number of host threads does not change the bits.
+/// of the problem and the kind of hardware, a GPU's teams among it, so that the number of host threads does not change
+/// the bits.
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     const bool in_pass = merges_in_pass(problem, pass, hardware);
@@ -78,19 +81,19 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
     // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
     const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
-    if (problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all || problem.dtype == DType::float8_e4m3) {
+    const std::int64_t items = block_count(problem, pass);
+    if (items == 0 || problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all ||
+        problem.dtype == DType::float8_e4m3) {
         return 1;
     }
     constexpr std::int64_t for_cuda = 512, for_host = 64;
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
-    const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
     const std::int64_t splits = std::min(wanted / items, problem.seqlen_k / fewest_keys);
     // A second crew on each multiprocessor takes as long to begin and to merge as it reads so many keys.
     constexpr std::int64_t keys_for_two = 1024;
     const std::int64_t alone = hardware.multiprocessors / items;
-    const bool too_short =
-        in_pass && hardware.multiprocessors > 0 && splits > alone && problem.seqlen_k < splits * keys_for_two;
+    const bool too_short = in_pass && splits > alone && problem.seqlen_k < splits * keys_for_two;
     return static_cast<int>(std::clamp<std::int64_t>(too_short ? alone : splits, 1, 512));
 }
 

@@ -233,6 +233,12 @@ TEST_P(OptionsParity, DecodingWithEveryOption)
     attention.add_sink();
     attention.add_dropout(0.17);
     check(attention);
+    AttentionCase odd({2, 6, 2, 3, 5000, 48, 33}, dtype(), 237); // merged by a launch of its own on every machine
+    check(odd);
+    AttentionCase shorter({2, 6, 2, 3, 700, 48, 36}, dtype(), 236);
+    check(shorter);
+    AttentionCase none({2, 6, 2, 0, 700, 48, 36}, dtype(), 235);
+    check(none);
     AttentionCase hidden({1, 2, 1, 2, 5000, 16, 16}, dtype(), 239); // most splits see nothing
     hidden.add_key_padding(1.0);
     static_cast<std::uint8_t*>(hidden.key_padding_mask.data())[1700] = 1;

@@ -179,8 +179,33 @@ TEST(GpuPlan, KeysOfFewQueriesAreSplit)
     EXPECT_FALSE(planned("b1_h8_n1x500_d128").merges);
     EXPECT_TRUE(planned("b1_h8_n1x16384_d128v33").merges); // not by four floats
     EXPECT_EQ(planned("b1_h8_n1x2000_d128v33").splits, 1);
-    hardware.multiprocessors = 0;
-    EXPECT_EQ(planned("b1_h32kv8_n1x16384_d128").splits, 32);
+    Problem empty = cost::problem_of(cost::parse_shape("b1_h8_n1x16384_d128"), DType::bfloat16, false, {});
+    empty.seqlen_q = 0;
+    EXPECT_EQ(plan(empty, hardware).splits, 1); // nothing to merge
+    hardware.multiprocessors = 0;               // unknown, so that not all crews may be there at one time
+    EXPECT_TRUE(planned("b1_h32kv8_n1x16384_d128").merges);
+}
+
+TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = gpu();
+    hardware.has_hopper = true;
+    const auto teams = [&](const char* shape, bool backward, int wanted) {
+        Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, {});
+        problem.choice.tiling.teams = wanted;
+        const offload::Launch& launch = plan(problem, hardware).passes.back().launch;
+        return launch.crews * launch.crew_teams;
+    };
+    for (const auto& [multiprocessors, held] : {std::pair{132, 264}, std::pair{108, 216}}) {
+        hardware.multiprocessors = multiprocessors;
+        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 1024), held);
+        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 0), std::min(held, 256));
+        EXPECT_EQ(teams("b8_h8_n4096_d256", true, 0), std::min(held, 256)); // pairs
+        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 100), 100);
+    }
 }
 
 TEST(Plan, MoreItemsThanAreCountableAreRefused)
