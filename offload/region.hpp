@@ -27,16 +27,7 @@ inline __attribute__((always_inline)) bool is_where_sent(FellBackFlag flag, bool
 /// Blocks of this launch. libgomp starts no more than reside on the device at one time, and lets each go on with
 /// further team numbers when a team is done, which ours never are: end_region(). omp_get_num_teams() is what was asked
 /// for.
-inline __attribute__((always_inline)) int launched_teams()
-{
-    int teams = omp_get_num_teams();
-    if (__builtin_acc_on_device(5) != 0) {
-        int blocks = 0;
-        asm("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
-        teams = blocks;
-    }
-    return teams;
-}
+int launched_teams();
 
 /// Called last in a region by every thread. On an NVIDIA GPU the warp's lanes exit here, past the end of the parallel
 /// region and its barrier of GCC's runtime, which take 16 µs; what the runtime allocated for the block is free again.

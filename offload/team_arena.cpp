@@ -65,6 +65,15 @@ extern "C" void __nvptx_free(void* /*memory*/) // NOLINT: the name is newlib's
 
 namespace flashomp::offload {
 
+int launched_teams()
+{
+    int teams = omp_get_num_teams();
+    if (is_nvptx()) {
+        asm("mov.u32 %0, %%nctaid.x;" : "=r"(teams));
+    }
+    return teams;
+}
+
 void end_region()
 {
     if (is_nvptx()) {
@@ -83,6 +92,11 @@ void end_region()
 #else
 
 namespace flashomp::offload {
+
+int launched_teams()
+{
+    return omp_get_num_teams();
+}
 
 void end_region() {}
 
