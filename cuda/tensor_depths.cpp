@@ -21,6 +21,8 @@ int run_depth(const offload::Params& params, const offload::Launch& launch, void
         return run_tensor_pass<operands, depth, Pass::backward_key>(params, launch, stream);
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return cudaErrorInvalidValue;

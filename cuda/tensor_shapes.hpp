@@ -35,6 +35,8 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
                               : TensorShape{1, 8, 2, 0};
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return {};
@@ -61,6 +63,8 @@ constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool
                               : TensorShape{1, 16, 4, 0};
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return {};

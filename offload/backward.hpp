@@ -1,19 +1,25 @@
 // The backward pass, once for every machine (FlashAttention-2, Algorithm 2): P is recomputed from LSE.
 //
-// Two schedules instead of float atomics, so that the result has the same bits run after run: query blocks in
-// place for dQ (and D), key blocks in place for dK and dV. S and dP are computed in both: 7 products instead of
-// 5, and no float32 dQ accumulator.
+// Two schedules, neither with float atomics, so that the result has the same bits run after run:
+//
+// Two passes: query blocks in place for dQ (and D), key blocks in place for dK and dV. S and dP are computed in both: 7
+// products instead of 5, and no crew waits for another.
+//
+// One pass (KeySums::all), for float32 on host machines that have it: key blocks in place for dK and dV, and what they
+// add to dQ goes to memory, key block after key block: a crew waits until the one before has passed the same queries.
 //
 // Two things that backward is given are rounded: LSE to float32, which for large logits (|LSE| in the thousands) puts
 // one common factor on every P of a row, and O to the tensor's type, which shifts D = rowsum(dO∘O) and so all dS of a
 // row. Both show in sums over whole rows, which the dQ pass sees: ΣP must be 1, and Σ P∘dP is D itself. It divides dQ
-// by the first and leaves both corrections for the passes that sum over rows, where a common error would add up.
+// by the first and leaves both corrections for the passes that sum over rows, where a common error would add up. One
+// pass has neither, so it is for float32 with LSE whose rounding is no more than that of the scores.
 //
 //     P = e^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
 #pragma once
 
 #include "forward.hpp"
 #include "head_splits.hpp"
+#include "one_pass.hpp"
 
 #pragma omp declare target
 
@@ -255,8 +261,9 @@ struct KeyProbability {
     }
 };
 
-/// What a dK/dV pass computes: both, or, on a machine that has no room for two accumulators, one of them at a time.
-enum class KeySums { both, keys, values };
+/// What a pass over key blocks computes: dK and dV, or, on a machine that has no room for two accumulators, one of them
+/// at a time; or dQ as well.
+enum class KeySums { both, keys, values, all };
 
 /// dK and dV of one key block: sums over the query heads of its group, or with head_splits of the item's part of them,
 /// and all query blocks, in that order.
@@ -278,7 +285,14 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
 
     constexpr bool has_keys = sums != KeySums::values;
     constexpr bool has_values = sums != KeySums::keys;
-    auto k = tile.resident(p.head_dim);
+    constexpr bool has_queries = sums == KeySums::all;
+    auto k = [&]() FLASHOMP_LAMBDA {
+        if constexpr (has_queries) {
+            return tile.resident(p.head_dim, ResidentUse::both);
+        } else {
+            return tile.resident(p.head_dim);
+        }
+    }();
     [[maybe_unused]] auto v = has_keys ? tile.resident(p.head_dim_v) : typename Machine::Resident{};
     auto q = tile.stream(p.q, p.head_dim, has_keys ? StreamUse::both : StreamUse::scores);
     auto dout = tile.stream(p.dout, p.head_dim_v, has_values ? StreamUse::both : StreamUse::scores);
@@ -289,6 +303,13 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     auto lse = tile.column_stats();
     auto delta = tile.column_stats();
     auto residual = tile.column_stats();
+    [[maybe_unused]] auto dq = [&]() FLASHOMP_LAMBDA {
+        if constexpr (has_queries) {
+            return tile.streamed_sums(p.head_dim);
+        } else {
+            return 0;
+        }
+    }();
 
     tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
     if constexpr (has_keys) {
@@ -357,6 +378,10 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
             }
             if constexpr (has_keys) {
                 tile.accumulate(dk, ds, q[stage]);
+            }
+            if constexpr (has_queries) {
+                tile.project(dq, ds, k);
+                add_by_turns(tile, dq, p, {work.batch, head, i0, work.block}, seq, score.band);
             }
         };
         const Range queries = score.band.queries(j0, j0 + rows);

@@ -67,14 +67,14 @@ const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
 #if defined(__x86_64__)
-        {"amx", 16, 256, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
-        {"avx512_bf16", 16, 256, true, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge, avx512_bf16::floats,
-         avx512_bf16::products, avx512_bf16::exp2},
-        {"avx512", 16, 64, false, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, avx512::exp2},
-        {"avx2", 8, 64, false, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2},
+        {"amx", 16, 256, false, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
+        {"avx512_bf16", 16, 256, true, false, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge,
+         avx512_bf16::floats, avx512_bf16::products, avx512_bf16::exp2},
+        {"avx512", 16, 256, false, true, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, avx512::exp2},
+        {"avx2", 8, 256, false, true, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2},
 #endif
-        {"baseline", 4, 64, false, [] { return true; }, baseline::run, baseline::merge, baseline::floats, nullptr,
-         baseline::exp2},
+        {"baseline", 4, 256, false, true, [] { return true; }, baseline::run, baseline::merge, baseline::floats,
+         nullptr, baseline::exp2},
     };
     return all;
 }

@@ -10,9 +10,15 @@
 
 namespace flashomp::offload {
 
-/// The schedules. The backward pass is backward_query (dQ, D and the LSE residual), then backward_key (dK and dV),
-/// then, when asked for, backward_bias and backward_sink.
-enum class Pass { forward, backward_query, backward_key, backward_bias, backward_sink };
+/// The schedules. The backward pass is backward_query (dQ, D and the LSE residual), then backward_key (dK and dV), or
+/// backward_start (D) and backward_once (all three gradients), then, when asked for, backward_bias and backward_sink.
+enum class Pass { forward, backward_query, backward_key, backward_bias, backward_sink, backward_start, backward_once };
+
+/// Whether keys are what stays in a pass.
+constexpr bool keys_stay(Pass pass)
+{
+    return pass == Pass::backward_key || pass == Pass::backward_once;
+}
 
 /// A resident block of one packed sequence.
 struct Unit {
@@ -22,7 +28,7 @@ struct Unit {
 /// How to launch one pass: decided by plan(), obeyed here.
 struct Launch {
     Pass pass = Pass::forward;
-    int resident_rows = 0;        ///< rows of the block that stays (queries, or keys in backward_key)
+    int resident_rows = 0;        ///< rows of the block that stays (queries, or keys: keys_stay())
     int stream_rows = 0;          ///< rows of the blocks that stream past it
     int crews = 1;                ///< of crew_teams teams each on a device, threads on the host
     int crew_teams = 1;           ///< teams of a crew: 2 where they are a cluster
@@ -35,7 +41,8 @@ struct Launch {
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
     int heads_together = 1;       ///< so many heads' longest blocks come before their shorter ones
-    unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null
+    unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null. In
+                                  ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is
 };
 
 /// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would
@@ -57,6 +64,7 @@ struct HostIsa {
     int lanes;                                ///< floats in a vector register
     int most_rows;                            ///< resident rows of a block, where there are enough: a power of two
     bool only_bfloat16;                       ///< has nothing for the other element types
+    bool has_one_pass;                        ///< whether it has backward_once, for float32
     bool (*is_supported)();                   ///< by this CPU and the kernel
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
     Ran (*merge)(const MergeParams&, int);    ///< a merge on so many host threads

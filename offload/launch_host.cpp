@@ -14,6 +14,7 @@
 #include "tile/host_pairs.hpp"
 #endif
 
+#include <atomic>
 #include <omp.h>
 
 namespace flashomp::offload::FLASHOMP_ISA {
@@ -69,13 +70,16 @@ static void run_pass(const Params& params, const Launch& launch)
 {
     static_assert(SummingMachine<Machine>);
     const Work work(params, launch);
+    std::atomic<std::int64_t> drawn = 0; // not `omp for`, which may hand out items in another order than theirs
 #pragma omp parallel num_threads(launch.crews)
     {
         const int crew = omp_get_thread_num();
         [[maybe_unused]] const Isa::Session session;
-        const Machine tile(launch.crew_memory + crew * launch.crew_floats, launch.resident_rows, launch.stream_rows);
-#pragma omp for schedule(dynamic, 1)
-        for (std::int64_t i = 0; i < work.items; ++i) {
+        Machine tile(launch.crew_memory + crew * launch.crew_floats, launch.resident_rows, launch.stream_rows);
+        if constexpr (pass == Pass::backward_once) {
+            tile.take_turns(launch.arrivals);
+        }
+        for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
             run_item<pass, modified>(tile, params, work, i);
         }
     }
@@ -95,6 +99,13 @@ Ran run(const Params& params, const Launch& launch)
         return {};
     }
     for_machine(params.element, [&]<class Machine>() {
+        if constexpr (OnePassMachine<Machine>) {
+            if (launch.pass == Pass::backward_start || launch.pass == Pass::backward_once) {
+                return for_one_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
+                    run_pass<Machine, pass, modified>(params, launch);
+                });
+            }
+        }
         for_pass(launch.pass, has_modifications(params),
                  [&]<Pass pass, bool modified>() { run_pass<Machine, pass, modified>(params, launch); });
     });

@@ -27,7 +27,7 @@ struct Work {
             items = p.heads_q;
             return;
         }
-        const bool keys = launch.pass == Pass::backward_key;
+        const bool keys = keys_stay(launch.pass);
         const int rows = keys ? p.seqlen_k : p.seqlen_q;
         blocks = (rows + launch.resident_rows - 1) / launch.resident_rows;
         heads = keys ? p.heads_kv : p.heads_q;
@@ -83,9 +83,13 @@ FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& wo
         forward_block<modified>(tile, p, work);
     } else if constexpr (pass == Pass::backward_query) {
         backward_query_block<modified>(tile, p, work);
-    } else {
-        static_assert(pass == Pass::backward_key);
+    } else if constexpr (pass == Pass::backward_key) {
         backward_key_block<modified>(tile, p, work);
+    } else if constexpr (pass == Pass::backward_start) {
+        backward_start_block(tile, p, work);
+    } else {
+        static_assert(pass == Pass::backward_once);
+        backward_key_block<modified, KeySums::all>(tile, p, work);
     }
 }
 
@@ -107,7 +111,7 @@ FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, s
 
 namespace flashomp::offload {
 
-/// Calls f<pass, modified>() for run-time values.
+/// Calls f<pass, modified>() for run-time values of the passes that every machine has.
 template <class F>
 void for_pass(Pass pass, bool modified, F f)
 {
@@ -124,7 +128,21 @@ void for_pass(Pass pass, bool modified, F f)
         return f.template operator()<Pass::backward_bias, true>();
     case Pass::backward_sink:
         return f.template operator()<Pass::backward_sink, false>();
+    case Pass::backward_start:
+    case Pass::backward_once:
+        break;
     }
+}
+
+/// The same for the passes of machines that compute all gradients in one.
+template <class F>
+void for_one_pass(Pass pass, bool modified, F f)
+{
+    if (pass == Pass::backward_start) {
+        return f.template operator()<Pass::backward_start, false>();
+    }
+    return modified ? f.template operator()<Pass::backward_once, true>()
+                    : f.template operator()<Pass::backward_once, false>();
 }
 
 template <class Machine>
@@ -141,6 +159,14 @@ std::int64_t crew_floats(Pass pass, int resident_rows, int stream_rows, int head
         return backward_bias_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v);
     case Pass::backward_sink:
         return Machine::stats_floats(resident_rows);
+    case Pass::backward_start:
+        return Machine::accumulator_floats(resident_rows, head_dim) + Machine::stats_floats(resident_rows);
+    case Pass::backward_once:
+        if constexpr (OnePassMachine<Machine>) {
+            return backward_key_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v) +
+                   Machine::project_floats(resident_rows, stream_rows, head_dim);
+        }
+        break;
     }
     return 0;
 }

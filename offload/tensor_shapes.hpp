@@ -64,6 +64,8 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
         return depth == 64 ? TensorShape{1, 24, 2, 0} : (depth == 128 ? TensorShape{1, 8, 2, 0, 3} : TensorShape{});
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return {};
@@ -86,6 +88,8 @@ constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool
                            : (depth == 128 ? TensorShape{1, 16, 4, 1} : TensorShape{1, 16, 2, 1, 3});
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return {};
@@ -116,6 +120,8 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
         return depth == 64 ? TensorShape{1, 64, 4} : depth == 128 ? TensorShape{1, 32, 4} : pair;
     case Pass::backward_bias:
     case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
         break;
     }
     return {};

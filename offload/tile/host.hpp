@@ -4,6 +4,11 @@
 #pragma once
 
 #include "tile/host_tile.hpp"
+#include "tile/rows_ahead.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
 
 namespace flashomp::offload {
 
@@ -23,6 +28,7 @@ public:
     struct Resident {
         float* data; ///< [strip][depth][lane]: transposed
         int depth;
+        float* rows = nullptr; ///< [r][padded depth], for project(); or null
     };
     struct Stream {
         float* data; ///< [count][padded depth]
@@ -31,6 +37,10 @@ public:
     };
     struct Accumulator {
         float* data; ///< [r][padded depth]
+        int depth, padded;
+    };
+    struct StreamedSums {
+        float* data; ///< [c][padded depth]
         int depth, padded;
     };
 
@@ -44,9 +54,21 @@ public:
         return whole_lines(padded(rows), padded(depth));
     }
 
-    FLASHOMP_INLINE Resident resident(int depth)
+    /// Of project(): resident rows once more, as they are, and its result.
+    static constexpr std::int64_t project_floats(int rows, int columns, int depth)
     {
-        return {take(resident_floats(this->resident_rows(), depth)), depth};
+        return accumulator_floats(rows, depth) + stream_floats(columns, depth);
+    }
+
+    FLASHOMP_INLINE Resident resident(int depth, ResidentUse use = ResidentUse::scores)
+    {
+        float* data = take(resident_floats(this->resident_rows(), depth));
+        const bool both = use == ResidentUse::both;
+        return {data, depth, both ? take(accumulator_floats(this->resident_rows(), depth)) : nullptr};
+    }
+    FLASHOMP_INLINE StreamedSums streamed_sums(int depth)
+    {
+        return {take(stream_floats(this->stream_rows(), depth)), depth, padded(depth)};
     }
     FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse)
     {
@@ -77,25 +99,19 @@ public:
                     target[x * lanes] = r < rows.count ? to_float(data[rows.offset + r * rows.stride + x]) : 0.0F;
                 }
             }
+            if (block.rows != nullptr) {
+                copy(block.rows, padded(block.depth), rows, data);
+                std::fill_n(block.rows + std::ptrdiff_t{rows.count} * padded(block.depth),
+                            std::ptrdiff_t{rows_ - rows.count} * padded(block.depth), 0.0F);
+            }
         });
     }
 
     void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;
-        Tile::with_element(rows, [&](const auto* data) {
-            for (int r = 0; r < rows.count; ++r) {
-                const auto* source = data + rows.offset + r * rows.stride;
-                float* target = block.data + std::ptrdiff_t{r} * block.padded;
-#pragma omp simd
-                for (int x = 0; x < block.depth; ++x) {
-                    target[x] = to_float(source[x]);
-                }
-                for (int x = block.depth; x < block.padded; ++x) {
-                    target[x] = 0.0F;
-                }
-            }
-        });
+        ahead_.follow(rows);
+        Tile::with_element(rows, [&](const auto* data) { copy(block.data, block.padded, rows, data); });
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
@@ -136,6 +152,51 @@ public:
         accumulate(a, s, stream);
     }
 
+    FLASHOMP_INLINE void project(StreamedSums& sums, const Scores& s, const Resident& block)
+    {
+        for (int x = 0; x < sums.padded; x += columns) {
+            matrix_columns({sums.data + x, sums.padded, lanes}, {s.data, lanes, 1, std::ptrdiff_t{s.columns} * lanes},
+                           {block.rows + x, sums.padded, lanes}, s.count, (sums.padded - x) / lanes, lanes, Start::zero,
+                           rows_ / lanes);
+        }
+    }
+
+    FLASHOMP_INLINE void add_rows(const Rows& rows, const StreamedSums& sums, float factor)
+    {
+        for (int c = 0; c < rows.count; ++c) {
+            float* target = static_cast<float*>(rows.data) + rows.offset + c * rows.stride;
+            const float* source = sums.data + std::ptrdiff_t{c} * sums.padded;
+#pragma omp simd
+            for (int x = 0; x < sums.depth; ++x) {
+                target[x] += source[x] * factor;
+            }
+        }
+    }
+
+    void take_turns(unsigned* turns)
+    {
+        turns_ = turns;
+    }
+
+    void await_turn(std::int64_t block, unsigned number)
+    {
+        constexpr int patience = 4096; // looks, some 100 µs; then whoever is waited for may need this CPU
+        int looks = 0;
+        while (std::atomic_ref(turns_[block]).load(std::memory_order_acquire) != number) {
+            if (looks < patience) {
+                ++looks;
+                relax();
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    }
+
+    FLASHOMP_INLINE void pass_turn(std::int64_t block, unsigned number)
+    {
+        std::atomic_ref(turns_[block]).store(number, std::memory_order_release);
+    }
+
     template <class F>
     FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, F f)
     {
@@ -173,68 +234,102 @@ private:
     enum : int { columns = Isa::register_vectors * Isa::lanes };
     enum class Start { zero, add };
 
-    /// A matrix: element (row, column), or vector (row, vector), is at row · row_step + column · step.
+    /// A matrix: element (row, column), or vector (row, vector), is at row · row_step + column · step, where a left one
+    /// may have its columns in groups.
     struct Matrix {
         float* data;
         std::ptrdiff_t row_step, step;
+        std::ptrdiff_t group_step = 0;
     };
 
-    /// C[m][v] (+)= Σ_k A[m][k] · B[k][v] for at most register_vectors vectors v of the `vectors` that there are.
-    static FLASHOMP_INLINE void matrix_columns(const Matrix& c, const Matrix& a, const Matrix& b, int m, int vectors,
-                                               int k, Start start)
+    /// rows.count rows at `target`, each padded with zeros.
+    template <class T>
+    static FLASHOMP_INLINE void copy(float* target, int padded, const Rows& rows, const T* data)
+    {
+        for (int r = 0; r < rows.count; ++r, target += padded) {
+            const T* source = data + rows.offset + r * rows.stride;
+#pragma omp simd
+            for (int x = 0; x < rows.depth; ++x) {
+                target[x] = to_float(source[x]);
+            }
+            for (int x = rows.depth; x < padded; ++x) {
+                target[x] = 0.0F;
+            }
+        }
+    }
+
+    static FLASHOMP_INLINE void relax()
+    {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+
+    /// C[m][v] (+)= Σ_k A[m][k] · B[k][v] for at most register_vectors vectors v of the `vectors` that there are; k in
+    /// `groups` groups.
+    FLASHOMP_INLINE void matrix_columns(const Matrix& c, const Matrix& a, const Matrix& b, int m, int vectors, int k,
+                                        Start start, int groups = 1)
     {
         if (vectors >= Isa::register_vectors) {
-            return matrix_rows<Isa::register_vectors>(c, a, b, m, k, start);
+            return matrix_rows<Isa::register_vectors>(c, a, b, m, k, start, groups);
         }
         for (int v = 0; v < vectors; ++v) {
-            matrix_rows<1>({c.data + v * c.step, c.row_step, 0}, a, {b.data + v * b.step, b.row_step, 0}, m, k, start);
+            matrix_rows<1>({c.data + v * c.step, c.row_step, 0}, a, {b.data + v * b.step, b.row_step, 0}, m, k, start,
+                           groups);
         }
     }
 
     template <int V>
-    static FLASHOMP_INLINE void matrix_rows(const Matrix& c, const Matrix& a, const Matrix& b, int m, int k,
-                                            Start start)
+    FLASHOMP_INLINE void matrix_rows(const Matrix& c, const Matrix& a, const Matrix& b, int m, int k, Start start,
+                                     int groups)
     {
+        // Each of a line's 16 floats is multiplied with every resident row.
+        const int lines = int{Isa::register_rows} * V * k * groups * lanes / (16 * rows_);
         for (int m0 = 0; m0 < m; m0 += Isa::register_rows) {
+            ahead_.ask(lines);
             const int rows = m - m0 < Isa::register_rows ? m - m0 : Isa::register_rows;
             register_rows<Isa::register_rows, V>({c.data + m0 * c.row_step, c.row_step, c.step},
-                                                 {a.data + m0 * a.row_step, a.row_step, a.step}, b, rows, k, start);
+                                                 {a.data + m0 * a.row_step, a.row_step, a.step, a.group_step}, b, rows,
+                                                 k, start, groups);
         }
     }
 
     /// Picks the register block with exactly `rows` rows.
     template <int R, int V>
     static FLASHOMP_INLINE void register_rows(const Matrix& c, const Matrix& a, const Matrix& b, int rows, int k,
-                                              Start start)
+                                              Start start, int groups)
     {
         if constexpr (R > 1) {
             if (rows < R) {
-                return register_rows<R - 1, V>(c, a, b, rows, k, start);
+                return register_rows<R - 1, V>(c, a, b, rows, k, start, groups);
             }
         }
-        register_block<R, V>(c, a, b, k, start);
+        register_block<R, V>(c, a, b, k, start, groups);
     }
 
     template <int R, int V>
-    static void register_block(Matrix c, Matrix a, Matrix b, int k, Start start)
+    static void register_block(Matrix c, Matrix a, Matrix b, int k, Start start, int groups)
     {
         Vector acc[R][V] = {};
-        for (int kk = 0; kk < k; ++kk) {
-            Vector row[V];
-#pragma GCC unroll 16
-            for (int v = 0; v < V; ++v) {
-                row[v] = *reinterpret_cast<const Vector*>(b.data + v * b.step);
-            }
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const float x = a.data[r * a.row_step];
+        for (int group = 0; group < groups; ++group) {
+            const float* left = a.data + group * a.group_step;
+            for (int kk = 0; kk < k; ++kk) {
+                Vector row[V];
 #pragma GCC unroll 16
                 for (int v = 0; v < V; ++v) {
-                    acc[r][v] += x * row[v];
+                    row[v] = *reinterpret_cast<const Vector*>(b.data + v * b.step);
                 }
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) {
+                    const float x = left[r * a.row_step];
+#pragma GCC unroll 16
+                    for (int v = 0; v < V; ++v) {
+                        acc[r][v] += x * row[v];
+                    }
+                }
+                left += a.step;
+                b.data += b.row_step;
             }
-            a.data += a.step;
-            b.data += b.row_step;
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -245,6 +340,9 @@ private:
             }
         }
     }
+
+    RowsAhead ahead_;
+    unsigned* turns_ = nullptr;
 };
 
 } // namespace flashomp::offload

@@ -11,6 +11,8 @@
 //     dQ          S = Q·Kᵀ, dP = dO·Vᵀ   dQ += dS·K                  resident Q, dO  streamed K, V
 //     dK/dV       S = K·Qᵀ, dP = V·dOᵀ   dV += P·dO, dK += dS·Q      resident K, V   streamed Q, dO
 //
+// (OnePassMachine, below, has a third: sums that belong to the streamed rows.)
+//
 // A machine decides where the pieces live (registers, cache, team-local memory), how a crew shares the work, and how
 // streamed blocks arrive: for_blocks(range, step, load, score, attend) calls load(j0, stage, what) for every block of
 // the range, possibly while blocks before it are still at work, score(j0, stage), which multiplies, once it is there,
@@ -32,6 +34,9 @@ namespace flashomp::offload {
 
 /// What a streamed block is for: multiply(), accumulate() or both.
 enum class StreamUse { scores, sums, both };
+
+/// What a resident block is for: multiply(), or project() too.
+enum class ResidentUse { scores, both };
 
 /// What a tile's dot products are for. Those that only row_max(), exp_sum(), combine() and maps that put -inf in their
 /// place see, are exponents: differences to their row's base count, and a machine may hold them to more bits than a
@@ -100,6 +105,20 @@ concept SummingMachine = TileMachine<M> && requires(M m, typename M::Scores s, i
     m.add(s, s);                // s += other, shared out as in multiply
     { s.at(n, n) } -> std::same_as<float&>; // element (r, c), any thread, after sync
     m.for_elements(n, n, pair); // f(r, x) for each of n x n pairs
+};
+
+// What a backward pass that computes S and dP once needs besides: sums that go to the streamed rows, in memory, by turns.
+template <class M>
+concept OnePassMachine = TileMachine<M> && requires(M m, typename M::Resident r, typename M::Scores s,
+                                                    typename M::StreamedSums t, Rows rows, int n, unsigned* turns,
+                                                    std::int64_t block) {
+    { m.resident(n, ResidentUse::both) } -> std::same_as<typename M::Resident>;
+    { m.streamed_sums(n) } -> std::same_as<typename M::StreamedSums>;
+    m.project(t, s, r);        // t[c][x] = Σ_r s[r][c] · r[r][x]
+    m.add_rows(rows, t, 1.0F); // memory, float32: rows[c][:] += t[c][:] · factor
+    m.take_turns(turns);       // an array of them, all 0
+    m.await_turn(block, 0U);   // until another crew has passed that block's turn on to this number
+    m.pass_turn(block, 0U);    // with what was written before
 };
 // clang-format on
 

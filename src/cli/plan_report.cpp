@@ -19,6 +19,10 @@ const char* pass_name(offload::Pass pass)
         return "backward, dQ";
     case offload::Pass::backward_key:
         return "backward, dK and dV";
+    case offload::Pass::backward_start:
+        return "backward, D";
+    case offload::Pass::backward_once:
+        return "backward, dQ, dK and dV";
     case offload::Pass::backward_bias:
         return "backward, dbias";
     case offload::Pass::backward_sink:
@@ -47,7 +51,8 @@ void print_work(const PlanFacts& facts)
                fmt::format("{} of backward, {} of training", percent(facts.flops.extra_of_backward()),
                            percent(facts.flops.extra_of_training()))});
     table.add({"backward as carried out here", decimal_text(facts.flops.executed_backward, "FLOP"),
-               "two passes without atomics: S and dP in both"});
+               facts.flops.executed_backward > facts.flops.backward ? "two passes without atomics: S and dP in both"
+                                                                    : "one pass without atomics"});
     fmt::print("\n{}", table.text());
     Table kept;
     kept.add({"kept for backward", "a head", "all heads and batch entries"});

@@ -41,8 +41,9 @@ struct Problem {
     TensorView dq, dk, dv, dbias, dsink;
     bool is_backward = false;
 
-    Options choice;        ///< backend, machine, device, threads as asked for
-    bool is_tuned = false; ///< choice has its machine and tiling from a tuning table instead
+    Options choice;             ///< backend, machine, device, threads as asked for
+    bool has_large_lse = false; ///< backward in float32: some |LSE| is so large that its rounding shows
+    bool is_tuned = false;      ///< choice has its machine and tiling from a tuning table instead
 
     /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128 or 256.
     [[nodiscard]] int kernel_depth() const;

@@ -25,7 +25,7 @@ struct Rows {
 
 Rows rows_of(const Problem& problem, const offload::Launch& launch)
 {
-    const bool keys_stay = launch.pass == Pass::backward_key;
+    const bool keys_stay = offload::keys_stay(launch.pass);
     Rows rows;
     for (std::int64_t b = 0; b < problem.batch; ++b) {
         const auto i = static_cast<std::size_t>(b);
@@ -113,6 +113,16 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
         const double again = pass.sums_apart ? heads_kv * rows.resident * element * d + streamed : 0;
         return {heads_kv * rows.resident * element * (d + dv) + streamed + again,
                 heads_kv * rows.resident * element * (d + dv)};
+    }
+    case Pass::backward_start:
+        // dO and O; D, the residual and zeros for dQ.
+        return {heads_q * rows.resident * 2 * element * dv, heads_q * rows.resident * (element * d + 2 * statistic)};
+    case Pass::backward_once: {
+        // As backward_key; and dQ is read and written for each block of keys.
+        const double sums = heads_q * rows.streamed * element * d;
+        return {heads_kv * rows.resident * element * (d + dv) +
+                    heads_q * rows.streamed * (element * (d + dv) + 3 * statistic) + sums,
+                heads_kv * rows.resident * element * (d + dv) + sums};
     }
     case Pass::backward_bias:
     case Pass::backward_sink:

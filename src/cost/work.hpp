@@ -12,7 +12,7 @@ struct Flops {
     double forward = 0;
     double standard_backward = 0; ///< dV, dP, dQ, dK
     double backward = 0;          ///< and S again: the count that speeds are quoted for
-    double executed_backward = 0; ///< what this library's two passes carry out: S and dP in both, 7 products, not 5
+    double executed_backward = 0; ///< where two passes without atomics compute S and dP both: 7 products, not 5
 
     /// What recomputation adds to the backward pass and to the whole, as fractions.
     [[nodiscard]] double extra_of_backward() const { return backward / standard_backward - 1.0; }

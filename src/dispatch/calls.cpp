@@ -5,6 +5,32 @@
 
 namespace flashomp {
 
+namespace {
+
+/// Whether several crews work on one block's results: parts of its keys or heads, or by turns.
+bool shares_blocks(const Plan& plan, const PassPlan& pass)
+{
+    switch (pass.launch.pass) {
+    case offload::Pass::forward:
+        return plan.splits > 1 && !plan.merges;
+    case offload::Pass::backward_key:
+        return plan.head_splits > 1;
+    default:
+        return pass.launch.pass == offload::Pass::backward_once;
+    }
+}
+
+/// The blocks that they share: those that stay, or those of dQ that stream past.
+std::int64_t shared_blocks(const Problem& problem, const PassPlan& pass)
+{
+    const std::int64_t rows = pass.launch.stream_rows;
+    return pass.launch.pass == offload::Pass::backward_once
+               ? problem.batch * problem.heads_q * ((problem.seqlen_q + rows - 1) / rows)
+               : block_count(problem, pass);
+}
+
+} // namespace
+
 Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
              const Space& space)
     : image_(space)
@@ -18,10 +44,8 @@ Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& pa
     for (const PassPlan& pass : plan.passes) {
         std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
         passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
-        const bool is_shared = pass.launch.pass == offload::Pass::forward
-                                   ? plan.splits > 1 && !plan.merges
-                                   : plan.head_splits > 1 && pass.launch.pass == offload::Pass::backward_key;
-        const auto arrivals = static_cast<std::size_t>(is_shared ? block_count(problem, pass) : 0);
+        const bool is_shared = shares_blocks(plan, pass);
+        const auto arrivals = static_cast<std::size_t>(is_shared ? shared_blocks(problem, pass) : 0);
         places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
                           image_.reserve<unsigned>(arrivals), is_shared, std::move(maps)});
     }

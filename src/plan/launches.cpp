@@ -119,7 +119,7 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     constexpr std::int64_t fewest_items = 16, typical_cache_bytes = std::int64_t{1} << 20;
     constexpr int fewest_rows = 64;
     const std::int64_t cache_bytes = hardware.core_cache_bytes;
-    const bool keys = pass == Pass::backward_key;
+    const bool keys = offload::keys_stay(pass);
     const std::int64_t rows = std::max<std::int64_t>(1, keys ? problem.seqlen_k : problem.seqlen_q);
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
     const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);

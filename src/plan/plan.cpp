@@ -39,7 +39,7 @@ std::int64_t depths(const Problem& problem)
 /// magnitude still end together.
 std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
 {
-    const bool keys = launch.pass == Pass::backward_key;
+    const bool keys = offload::keys_stay(launch.pass);
     std::vector<std::pair<std::int64_t, offload::Unit>> costs;
     for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
         const int q_len = problem.starts_q[b + 1] - problem.starts_q[b];
@@ -50,6 +50,12 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
             const int last = std::min(length, first + launch.resident_rows);
             const offload::Range range = keys ? band.queries(first, last) : band.keys(first, last);
             costs.push_back({range.end - range.begin, {static_cast<int>(b), first / launch.resident_rows}});
+        }
+    }
+    // Crews wait for the blocks of a sequence that come before theirs: none of those may be drawn later.
+    for (std::size_t i = costs.size(); launch.pass == Pass::backward_once && i-- > 1;) {
+        if (costs[i - 1].second.batch == costs[i].second.batch) {
+            costs[i - 1].first = std::max(costs[i - 1].first, costs[i].first);
         }
     }
     std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -127,7 +133,7 @@ void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pa
     const std::int64_t blocks = block_count(problem, pass);
     if (blocks > most) {
         throw Error(fmt::format("{} had {} blocks of rows in all sequences and heads; at most {} are allowed.",
-                                pass.launch.pass == Pass::backward_key ? "k" : "q", blocks, most));
+                                offload::keys_stay(pass.launch.pass) ? "k" : "q", blocks, most));
     }
 }
 
@@ -140,12 +146,23 @@ int needed_teams(const Problem& problem, const PassPlan& pass, const Plan& plan)
     return has_blocks ? static_cast<int>(std::clamp<std::int64_t>(items, 1, pass.launch.crews)) : pass.launch.crews;
 }
 
-std::vector<Pass> passes_of(const Problem& problem)
+/// Whether one pass computes dQ, dK and dV. It corrects nothing that LSE has lost.
+bool takes_one_pass(const Problem& problem, const Hardware& hardware)
+{
+    return problem.dtype == DType::float32 && !problem.has_large_lse &&
+           machine_of(Pass::backward_key, problem, hardware) == Machine::host &&
+           offload::isa_for(*hardware.isa, offload::Element::float32).has_one_pass;
+}
+
+std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
 {
     if (!problem.is_backward) {
         return {Pass::forward};
     }
     std::vector<Pass> passes{Pass::backward_query, Pass::backward_key};
+    if (takes_one_pass(problem, hardware)) {
+        passes = {Pass::backward_start, Pass::backward_once};
+    }
     if (problem.dbias && problem.dbias.elements() > 0) {
         passes.push_back(Pass::backward_bias);
     }
@@ -181,9 +198,15 @@ void add_name(std::string& names, const PassPlan& pass)
 
 } // namespace
 
+bool is_one_pass(const Plan& plan)
+{
+    return std::any_of(plan.passes.begin(), plan.passes.end(),
+                       [](const PassPlan& pass) { return pass.launch.pass == Pass::backward_once; });
+}
+
 std::int64_t block_count(const Problem& problem, const PassPlan& pass)
 {
-    const bool keys = pass.launch.pass == Pass::backward_key;
+    const bool keys = offload::keys_stay(pass.launch.pass);
     const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
     const std::int64_t blocks = problem.starts_q.empty()
                                     ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
@@ -233,7 +256,7 @@ Problem as_computed(const Problem& problem, const Hardware& hardware)
 Plan plan(const Problem& problem, const Hardware& hardware)
 {
     Plan plan;
-    for (const Pass pass : passes_of(problem)) {
+    for (const Pass pass : passes_of(problem, hardware)) {
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
         planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
@@ -271,6 +294,11 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         Launch& launch = pass.launch;
         if (hardware.is_device && hardware.backend == Backend::openmp) {
             launch.crews = needed_teams(problem, pass, plan);
+        }
+        if (launch.pass == Pass::backward_once) {
+            // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.
+            launch.heads_together =
+                static_cast<int>(std::clamp<std::int64_t>(launch.crews, 1, problem.batch * problem.heads_kv));
         }
         if (launch.needs_memory) {
             plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);

@@ -59,6 +59,9 @@ std::int64_t block_count(const Problem& problem, const PassPlan& pass);
 /// For a problem as_computed(). Throws Error when options.machine cannot run on this hardware.
 Plan plan(const Problem& problem, const Hardware& hardware);
 
+/// Whether its backward pass computes S and dP once, not twice.
+bool is_one_pass(const Plan& plan);
+
 /// Sets the plan's machine_name from its passes.
 void name_machines(Plan& plan);
 

@@ -98,6 +98,32 @@ TEST_P(Determinism, AnyNumberOfThreadsWithManyRows)
     }
 }
 
+TEST_P(Determinism, AnyNumberOfThreadsThatTakeTurns)
+{
+    if (target_.machine != Machine::host) {
+        GTEST_SKIP() << "only the host machine's crews wait for each other";
+    }
+    // Windows to either side of the diagonal, blocks that no query sees, and more crews than CPUs.
+    for (const auto& [left, right] :
+         {std::pair{-1, -1}, std::pair{-1, 0}, std::pair{40, 0}, std::pair{0, 300}, std::pair{5, -1}}) {
+        for (const Shape& rows : {Shape{1, 2, 1, 700, 530, 40, 24}, Shape{2, 1, 1, 90, 600, 33, 64}}) {
+            AttentionCase attention(rows, DType::float32, 38);
+            Options options = on_target({});
+            options.window = {left, right};
+            options.tiling.resident_rows = 32;
+            options.tiling.stream_rows = 16;
+            options.threads = 1;
+            static_cast<void>(attention.run(options));
+            const Results one = attention.take_results();
+            for (const int threads : {2, 3, 16}) {
+                options.threads = threads;
+                static_cast<void>(attention.run(options));
+                expect_same_bits(one, attention.take_results());
+            }
+        }
+    }
+}
+
 TEST_P(Determinism, AnyNumberOfThreadsWithEveryOption)
 {
     for (const bool packed : {false, true}) {

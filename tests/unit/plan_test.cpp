@@ -5,6 +5,7 @@
 #include "refusal.hpp"
 #include "shape.hpp"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 namespace flashomp {
@@ -51,6 +52,55 @@ TEST(HostPlan, StreamRowsOfTheForwardPassAreThoseOfAnyNumberOfThreads)
             }
         }
     }
+}
+
+std::vector<offload::Pass> passes_of(const Problem& problem, const Hardware& hardware)
+{
+    std::vector<offload::Pass> passes;
+    for (const PassPlan& pass : plan(problem, hardware).passes) {
+        passes.push_back(pass.launch.pass);
+    }
+    return passes;
+}
+
+TEST(HostPlan, OnePassForFloat32WhoseLseIsExactEnough)
+{
+    using offload::Pass;
+    const std::vector<Pass> two{Pass::backward_query, Pass::backward_key};
+    const std::vector<Pass> one{Pass::backward_start, Pass::backward_once};
+    const cost::Shape shape = cost::parse_shape("b1_h2_n300_d64");
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        Hardware hardware = host_with(2);
+        hardware.isa = &isa;
+        Problem problem = cost::problem_of(shape, DType::float32, true, {});
+        EXPECT_EQ(passes_of(problem, hardware), isa_for(isa, offload::Element::float32).has_one_pass ? one : two)
+            << isa.name;
+        problem.has_large_lse = true;
+        EXPECT_EQ(passes_of(problem, hardware), two) << isa.name;
+        for (const DType dtype : {DType::bfloat16, DType::float16}) {
+            EXPECT_EQ(passes_of(cost::problem_of(shape, dtype, true, {}), hardware), two) << isa.name;
+        }
+    }
+}
+
+// Crews wait for the key blocks before theirs, so these may not be drawn later: a window makes the first ones shorter.
+TEST(HostPlan, KeyBlocksOfAPackedSequenceComeInTheirOrder)
+{
+    Hardware hardware = host_with(4);
+    for (const offload::HostIsa& isa : offload::host_isas()) {
+        hardware.isa = isa.has_one_pass ? &isa : hardware.isa;
+    }
+    Options options;
+    options.window = {100, 700};
+    const Problem problem =
+        cost::problem_of(cost::parse_shape("b5_h2_n1500_d64_varlen"), DType::float32, true, options);
+    const Plan planned = plan(problem, hardware);
+    ASSERT_TRUE(is_one_pass(planned));
+    std::vector<int> next(static_cast<std::size_t>(problem.batch), 0);
+    for (const offload::Unit& unit : planned.passes.back().units) {
+        EXPECT_EQ(unit.block, next.at(static_cast<std::size_t>(unit.batch))++) << "sequence " << unit.batch;
+    }
+    EXPECT_GT(*std::max_element(next.begin(), next.end()), 2);
 }
 
 TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
