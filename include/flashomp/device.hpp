@@ -25,8 +25,8 @@ struct DeviceInfo {
 /// "amx". The environment variable FLASHOMP_HOST_ISA forces a lower one.
 [[nodiscard]] std::string host_isa();
 
-/// The same for tensors of one type: "avx512_bf16" has nothing for others than bfloat16, which run on "avx512"; and so
-/// does float32, unless FLASHOMP_HOST_ISA names "amx" (docs/host.md).
+/// The same for tensors of one type: "avx512_bf16" has nothing for others than bfloat16, which run on "avx512". The
+/// backward pass of float32 runs there too where the best is "amx", unless FLASHOMP_HOST_ISA names that (docs/host.md).
 [[nodiscard]] std::string host_isa(DType dtype);
 
 } // namespace flashomp

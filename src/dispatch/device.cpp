@@ -115,16 +115,31 @@ std::vector<DeviceInfo> devices(Backend backend)
     return found;
 }
 
+namespace {
+
+/// Empty where the environment names none. Read every time: tests change it between calls.
+std::string_view named_host_isa()
+{
+    const char* name = std::getenv("FLASHOMP_HOST_ISA"); // NOLINT(concurrency-mt-unsafe)
+    return name == nullptr ? "" : name;
+}
+
+} // namespace
+
+bool is_host_isa_named()
+{
+    return !named_host_isa().empty();
+}
+
 const offload::HostIsa& choose_host_isa()
 {
-    // Read every time: tests change it between calls.
-    const char* forced = std::getenv("FLASHOMP_HOST_ISA"); // NOLINT(concurrency-mt-unsafe)
+    const std::string_view forced = named_host_isa();
     std::string names;
     for (const offload::HostIsa& isa : offload::host_isas()) {
         if (!isa.is_supported()) {
             continue;
         }
-        if (forced == nullptr || *forced == '\0' || isa.name == forced) {
+        if (forced.empty() || isa.name == forced) {
             return isa;
         }
         names += (names.empty() ? "" : ", ") + std::string(isa.name);

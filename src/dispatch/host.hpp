@@ -10,6 +10,9 @@ namespace flashomp {
 /// that this CPU or build does not have.
 const offload::HostIsa& choose_host_isa();
 
+/// Whether FLASHOMP_HOST_ISA names one: then it is what runs.
+bool is_host_isa_named();
+
 /// What this CPU calls itself; empty where the system does not tell.
 const std::string& cpu_model();
 

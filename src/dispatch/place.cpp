@@ -98,6 +98,7 @@ Place choose_place(const Options& options)
     Place place;
     place.hardware.backend = chosen_backend(options);
     place.hardware.isa = &choose_host_isa();
+    place.hardware.is_isa_named = is_host_isa_named();
     // A caller's parallel region has the cores already.
     const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
     place.hardware.threads = options.threads > 0 ? options.threads : threads;

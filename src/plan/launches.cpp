@@ -283,7 +283,7 @@ Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardw
     case Machine::automatic:
         break;
     }
-    return host_pass(pass, problem, hardware, offload::isa_for(*hardware.isa, kernel_element(problem.dtype)));
+    return host_pass(pass, problem, hardware, host_isa_of(problem, hardware));
 }
 
 } // namespace flashomp

@@ -6,6 +6,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace flashomp {
@@ -21,6 +22,12 @@ offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem
 }
 
 namespace {
+
+/// Whether one pass over the keys is exact enough: it corrects nothing that LSE has lost.
+bool may_take_one_pass(const Problem& problem)
+{
+    return problem.is_backward && problem.dtype == DType::float32 && !problem.has_large_lse;
+}
 
 /// Why the tensor or Hopper machine cannot run a pass; empty where it can.
 std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
@@ -63,6 +70,24 @@ bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
     }
     return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
                                problem.is_modified());
+}
+
+const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware)
+{
+    const offload::HostIsa* const best = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
+    if (hardware.is_isa_named || !may_take_one_pass(problem)) {
+        return *best;
+    }
+    const offload::HostIsa* const end = offload::host_isas().data() + offload::host_isas().size();
+    const offload::HostIsa* const found =
+        std::find_if(best, end, [](const offload::HostIsa& isa) { return isa.has_one_pass; });
+    return found == end ? *best : *found;
+}
+
+bool takes_one_pass(const Problem& problem, const Hardware& hardware)
+{
+    return may_take_one_pass(problem) && machine_of(Pass::backward_key, problem, hardware) == Machine::host &&
+           host_isa_of(problem, hardware).has_one_pass;
 }
 
 Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)

@@ -12,6 +12,14 @@ offload::TensorShape shape_of(Machine machine, offload::Pass pass, const Problem
 /// Whether the tensor machine sums dV and then dK.
 bool sums_apart(offload::Pass pass, const Problem& problem, const Hardware& hardware);
 
+/// The host instruction set of a problem: the best for its type, but for a backward pass, unless one was named, rather
+/// one that has backward_once: vectors that compute five products are faster than AMX tiles that compute seven, in
+/// float32 of six tile products each (docs/host.md, 20).
+const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware);
+
+/// Whether one pass computes dQ, dK and dV.
+bool takes_one_pass(const Problem& problem, const Hardware& hardware);
+
 /// The machine of one pass. Throws Error when options.machine cannot run it on this hardware.
 Machine machine_of(offload::Pass pass, const Problem& problem, const Hardware& hardware);
 

@@ -146,14 +146,6 @@ int needed_teams(const Problem& problem, const PassPlan& pass, const Plan& plan)
     return has_blocks ? static_cast<int>(std::clamp<std::int64_t>(items, 1, pass.launch.crews)) : pass.launch.crews;
 }
 
-/// Whether one pass computes dQ, dK and dV. It corrects nothing that LSE has lost.
-bool takes_one_pass(const Problem& problem, const Hardware& hardware)
-{
-    return problem.dtype == DType::float32 && !problem.has_large_lse &&
-           machine_of(Pass::backward_key, problem, hardware) == Machine::host &&
-           offload::isa_for(*hardware.isa, offload::Element::float32).has_one_pass;
-}
-
 std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
 {
     if (!problem.is_backward) {
@@ -259,7 +251,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     for (const Pass pass : passes_of(problem, hardware)) {
         PassPlan planned;
         planned.machine = machine_of(pass, problem, hardware);
-        planned.isa = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
+        planned.isa = &host_isa_of(problem, hardware);
         planned.launch = launch_of(planned.machine, pass, problem, hardware);
         planned.sums_apart = planned.machine == Machine::tensor && sums_apart(pass, problem, hardware);
         if (!problem.starts_q.empty()) {

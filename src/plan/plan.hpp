@@ -21,6 +21,7 @@ struct Hardware {
     int threads = 1;                       ///< host threads
     std::int64_t core_cache_bytes = 0;     ///< a host core's own largest cache; 0 when unknown
     const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
+    bool is_isa_named = false;             ///< by the caller: no other one, but for types that it has nothing for
     tuning::Tables tuned;                  ///< what was measured there
 };
 
