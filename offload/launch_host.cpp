@@ -69,7 +69,9 @@ template <class Machine, Pass pass, bool modified>
 static void run_pass(const Params& params, const Launch& launch)
 {
     static_assert(SummingMachine<Machine>);
-    const Work work(params, launch);
+    Launch items = launch;
+    items.pass = pass == Pass::backward_once ? Pass::backward_key : pass;
+    const Work work(params, items);
     std::atomic<std::int64_t> drawn = 0; // not `omp for`, which may hand out items in another order than theirs
 #pragma omp parallel num_threads(launch.crews)
     {

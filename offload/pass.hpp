@@ -8,7 +8,8 @@
 
 namespace flashomp::offload {
 
-/// The units of work of a pass.
+/// The units of work of a pass; those of backward_once are backward_key's (a second comparison of launch.pass takes
+/// places on a GPU's stack).
 struct Work {
     int blocks = 1, heads = 1, batches = 1, splits = 1;
     bool ascending = false; ///< order of the blocks
@@ -27,7 +28,7 @@ struct Work {
             items = p.heads_q;
             return;
         }
-        const bool keys = keys_stay(launch.pass);
+        const bool keys = launch.pass == Pass::backward_key;
         const int rows = keys ? p.seqlen_k : p.seqlen_q;
         blocks = (rows + launch.resident_rows - 1) / launch.resident_rows;
         heads = keys ? p.heads_kv : p.heads_q;
