@@ -44,7 +44,10 @@ def main():
             continue
         peaks = context.pop("peaks")
         first = first or context | {"flashomp_host_isa": ""}
-        rows += [row | {"peak_flops": peaks["flops"], "peak_source": peaks["flops_source"]} for row in new]
+        # Backward on vectors is one pass in float32; else S and dP are computed twice.
+        products = {"forward": 2, "backward": 7 if isa == "amx" or dtype != "float32" else 5}
+        rows += [row | {"peak_flops": peaks["flops"], "peak_source": peaks["flops_source"],
+                        "products": products[row["direction"]]} for row in new]
         flashomp_bench.write(arguments.out, first, rows)
         for row in new:
             print(f"{isa} {row['run_name'].removesuffix('/real_time')}: {row['TFLOP/s']:.3f} TFLOP/s, "

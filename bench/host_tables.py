@@ -79,7 +79,8 @@ def isas(files):
     lines = []
     for row in rows:
         share = 1e12 * row["TFLOP/s"] / row["peak_flops"]
-        executed = share * 7 / 5 if row["direction"] == "backward" else share
+        needed, at_first = (5, 7) if row["direction"] == "backward" else (2, 2)
+        executed = share * row.get("products", at_first) / needed  # older files do not say
         lines.append([row["machine"].removeprefix("host-"), call_text(row), time_text(row["real_time"]),
                       speed_text(row["TFLOP/s"]), speed_text(row["peak_flops"] * 1e-12), f"{100 * share:.0f} %",
                       f"{100 * executed:.0f} %"])
@@ -106,7 +107,7 @@ TABLES = (
     ("host-isas.json", "Instruction sets of a CPU beside loops of nothing but products", isas,
      "The loop keeps to registers: multiply-adds in vectors of the set's width, or tile products on AMX, of which a float32 "
      "product takes six and a float16 product three and a half. Speeds count the two products that forward needs and the five "
-     "that backward needs; the kernels carry out seven, which the last column counts."),
+     "that backward needs; where it is two passes the kernels carry out seven, which the last column counts."),
     ("host-instructions.json", "Instructions of the float32 AVX2 kernels", instructions,
      "Counted by cachegrind, as the difference that one more call makes, on one thread. A vector of AVX2 has 8 floats, so the "
      "least possible is 1/8 = 0.125 a multiply-add. Forward needs two multiply-adds for each score and dimension, backward "

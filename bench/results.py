@@ -53,6 +53,8 @@ SETS = (
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
     ("host-pytorch", "A CPU beside PyTorch", ("host-pytorch.json",)),
     ("host-pytorch-16", "A CPU beside PyTorch, 16 threads", ("host-pytorch-16.json",)),
+    ("host-pytorch-2-of-16", "A CPU beside PyTorch, 2 of its 16 cores", ("host-pytorch-2-of-16.json",)),
+    ("host-pytorch-amd", "A CPU without AMX beside PyTorch", ("host-pytorch-amd.json",)),
     ("host", "The CPU's vector machine alone, before its matrix instructions", ("host.json",)),
     ("host-reference", "The host machine against the float64 reference", ("host-openmp.json", "host-reference.json")),
     ("h200-first", "The first tensor-core machine", ("h200-tensor-first.json", "h200-pytorch-flash-first.json")),

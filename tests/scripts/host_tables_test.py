@@ -59,6 +59,8 @@ class Tables(unittest.TestCase):
         (lines,) = self.lines(host_isas=[row("backward", 8, **times)])
         self.assertEqual(lines[-1], "| avx2 | backward float32 b1_h1_n8_d64 | 1.00 ms | 200 GFLOP/s | 400 GFLOP/s | 50 % "
                          "| 70 % |")
+        (lines,) = self.lines(host_isas=[row("backward", 8, products=5, **times)])
+        self.assertTrue(lines[-1].endswith("| 50 % | 50 % |"), lines[-1])
 
     def test_instructions(self):
         (lines,) = self.lines(host_instructions=[row("backward", 8, instructions=7e6, multiply_adds=2e7, carried_out=2.8e7)])
