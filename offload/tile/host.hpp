@@ -10,6 +10,12 @@
 #include <atomic>
 #include <thread>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define FLASHOMP_PRODUCT __attribute__((noinline)) // one copy: GCC takes minutes for one in each place
+#else
+#define FLASHOMP_PRODUCT FLASHOMP_INLINE
+#endif
+
 namespace flashomp::offload {
 
 /// Isa, besides what HostTile needs: the register block of the matrix kernel (rows x vectors); rows divide lanes.
@@ -267,8 +273,8 @@ private:
 
     /// C[m][v] (+)= Σ_k A[m][k] · B[k][v] for at most register_vectors vectors v of the `vectors` that there are; k in
     /// `groups` groups.
-    FLASHOMP_INLINE void matrix_columns(const Matrix& c, const Matrix& a, const Matrix& b, int m, int vectors, int k,
-                                        Start start, int groups = 1)
+    FLASHOMP_PRODUCT void matrix_columns(const Matrix& c, const Matrix& a, const Matrix& b, int m, int vectors, int k,
+                                         Start start, int groups = 1)
     {
         if (vectors >= Isa::register_vectors) {
             return matrix_rows<Isa::register_vectors>(c, a, b, m, k, start, groups);
