@@ -4,21 +4,15 @@
 #pragma once
 
 #include "tile/host_tile.hpp"
-#include "tile/rows_ahead.hpp"
+#include "tile/matrix_product.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FLASHOMP_PRODUCT __attribute__((noinline)) // one copy: GCC takes minutes for one in each place
-#else
-#define FLASHOMP_PRODUCT FLASHOMP_INLINE
-#endif
-
 namespace flashomp::offload {
 
-/// Isa, besides what HostTile needs: the register block of the matrix kernel (rows x vectors); rows divide lanes.
+/// Isa: what HostTile and MatrixProduct need.
 template <class Isa>
 class HostMachine : public HostTile<Isa> {
 protected:
@@ -116,19 +110,16 @@ public:
     void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;
-        ahead_.follow(rows);
+        product_.follow(rows);
         Tile::with_element(rows, [&](const auto* data) { copy(block.data, block.padded, rows, data); });
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
         s.count = stream.count;
-        for (int r0 = 0; r0 < rows_; r0 += columns) {
-            const std::ptrdiff_t depth = block.depth;
-            matrix_columns({s.strip(r0), lanes, std::ptrdiff_t{s.columns} * lanes}, {stream.data, stream.padded, 1},
-                           {block.data + r0 * depth, lanes, depth * lanes}, stream.count, (rows_ - r0) / lanes,
-                           block.depth, Start::zero);
-        }
+        product_({s.data, lanes, std::ptrdiff_t{s.columns} * lanes}, {stream.data, stream.padded, 1},
+                 {block.data, lanes, std::ptrdiff_t{block.depth} * lanes}, {stream.count, rows_ / lanes, block.depth},
+                 Start::zero, rows_);
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& s2,
@@ -141,11 +132,8 @@ public:
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
     {
         for (int r0 = 0; r0 < rows_; r0 += lanes) {
-            for (int x = 0; x < a.padded; x += columns) {
-                matrix_columns({a.data + std::ptrdiff_t{r0} * a.padded + x, a.padded, lanes}, {s.strip(r0), 1, lanes},
-                               {stream.data + x, stream.padded, lanes}, lanes, (a.padded - x) / lanes, s.count,
-                               Start::add);
-            }
+            product_({a.data + std::ptrdiff_t{r0} * a.padded, a.padded, lanes}, {s.strip(r0), 1, lanes},
+                     {stream.data, stream.padded, lanes}, {lanes, a.padded / lanes, s.count}, Start::add, rows_);
         }
     }
 
@@ -160,11 +148,9 @@ public:
 
     FLASHOMP_INLINE void project(StreamedSums& sums, const Scores& s, const Resident& block)
     {
-        for (int x = 0; x < sums.padded; x += columns) {
-            matrix_columns({sums.data + x, sums.padded, lanes}, {s.data, lanes, 1, std::ptrdiff_t{s.columns} * lanes},
-                           {block.rows + x, sums.padded, lanes}, s.count, (sums.padded - x) / lanes, lanes, Start::zero,
-                           rows_ / lanes);
-        }
+        product_({sums.data, sums.padded, lanes}, {s.data, lanes, 1, std::ptrdiff_t{s.columns} * lanes},
+                 {block.rows, sums.padded, lanes}, {s.count, sums.padded / lanes, lanes, rows_ / lanes}, Start::zero,
+                 rows_);
     }
 
     FLASHOMP_INLINE void add_rows(const Rows& rows, const StreamedSums& sums, float factor)
@@ -237,16 +223,7 @@ protected:
     }
 
 private:
-    enum : int { columns = Isa::register_vectors * Isa::lanes };
-    enum class Start { zero, add };
-
-    /// A matrix: element (row, column), or vector (row, vector), is at row · row_step + column · step, where a left one
-    /// may have its columns in groups.
-    struct Matrix {
-        float* data;
-        std::ptrdiff_t row_step, step;
-        std::ptrdiff_t group_step = 0;
-    };
+    using Start = typename MatrixProduct<Isa>::Start;
 
     /// rows.count rows at `target`, each padded with zeros.
     template <class T>
@@ -271,83 +248,7 @@ private:
 #endif
     }
 
-    /// C[m][v] (+)= Σ_k A[m][k] · B[k][v] for at most register_vectors vectors v of the `vectors` that there are; k in
-    /// `groups` groups.
-    FLASHOMP_PRODUCT void matrix_columns(const Matrix& c, const Matrix& a, const Matrix& b, int m, int vectors, int k,
-                                         Start start, int groups = 1)
-    {
-        if (vectors >= Isa::register_vectors) {
-            return matrix_rows<Isa::register_vectors>(c, a, b, m, k, start, groups);
-        }
-        for (int v = 0; v < vectors; ++v) {
-            matrix_rows<1>({c.data + v * c.step, c.row_step, 0}, a, {b.data + v * b.step, b.row_step, 0}, m, k, start,
-                           groups);
-        }
-    }
-
-    template <int V>
-    FLASHOMP_INLINE void matrix_rows(const Matrix& c, const Matrix& a, const Matrix& b, int m, int k, Start start,
-                                     int groups)
-    {
-        // Each of a line's 16 floats is multiplied with every resident row.
-        const int lines = int{Isa::register_rows} * V * k * groups * lanes / (16 * rows_);
-        for (int m0 = 0; m0 < m; m0 += Isa::register_rows) {
-            ahead_.ask(lines);
-            const int rows = m - m0 < Isa::register_rows ? m - m0 : Isa::register_rows;
-            register_rows<Isa::register_rows, V>({c.data + m0 * c.row_step, c.row_step, c.step},
-                                                 {a.data + m0 * a.row_step, a.row_step, a.step, a.group_step}, b, rows,
-                                                 k, start, groups);
-        }
-    }
-
-    /// Picks the register block with exactly `rows` rows.
-    template <int R, int V>
-    static FLASHOMP_INLINE void register_rows(const Matrix& c, const Matrix& a, const Matrix& b, int rows, int k,
-                                              Start start, int groups)
-    {
-        if constexpr (R > 1) {
-            if (rows < R) {
-                return register_rows<R - 1, V>(c, a, b, rows, k, start, groups);
-            }
-        }
-        register_block<R, V>(c, a, b, k, start, groups);
-    }
-
-    template <int R, int V>
-    static void register_block(Matrix c, Matrix a, Matrix b, int k, Start start, int groups)
-    {
-        Vector acc[R][V] = {};
-        for (int group = 0; group < groups; ++group) {
-            const float* left = a.data + group * a.group_step;
-            for (int kk = 0; kk < k; ++kk) {
-                Vector row[V];
-#pragma GCC unroll 16
-                for (int v = 0; v < V; ++v) {
-                    row[v] = *reinterpret_cast<const Vector*>(b.data + v * b.step);
-                }
-#pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) {
-                    const float x = left[r * a.row_step];
-#pragma GCC unroll 16
-                    for (int v = 0; v < V; ++v) {
-                        acc[r][v] += x * row[v];
-                    }
-                }
-                left += a.step;
-                b.data += b.row_step;
-            }
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-            for (int v = 0; v < V; ++v) {
-                Vector* target = reinterpret_cast<Vector*>(c.data + r * c.row_step + v * c.step);
-                *target = start == Start::zero ? acc[r][v] : *target + acc[r][v];
-            }
-        }
-    }
-
-    RowsAhead ahead_;
+    MatrixProduct<Isa> product_;
     unsigned* turns_ = nullptr;
 };
 
