@@ -111,7 +111,7 @@ TABLES = (
     ("host-instructions.json", "Instructions of the float32 AVX2 kernels", instructions,
      "Counted by cachegrind, as the difference that one more call makes, on one thread. A vector of AVX2 has 8 floats, so the "
      "least possible is 1/8 = 0.125 a multiply-add. Forward needs two multiply-adds for each score and dimension, backward "
-     "five; the backward kernels carry out seven."),
+     "five, and in one pass no more are carried out."),
 )
 
 
