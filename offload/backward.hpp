@@ -159,8 +159,10 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     // O, and so D, is what is rounded most; in float32 it is LSE, which ALiBi takes to the hundreds.
     const bool softcap = modified && score.softcap > 0.0F;
     const bool keeps_shift = softcap && p.element != Element::float32;
-    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
-    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
+    const Range keys = score.keys(i0, i0 + rows, block_n);
+    const int last = is_nvptx() ? seq.k_len : keys.end;
+    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
+    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
         if (what == Load::for_scores) {
             tile.load(k[stage], slice(all_k, j0, block_n));
@@ -192,8 +194,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         }
         tile.accumulate(dq, ds, k[stage]);
     };
-    const Range keys = score.band.keys(i0, i0 + rows);
-    tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, multiply, attend);
+    tile.for_blocks(keys, block_n, load, multiply, attend);
 
     const float scale = p.scale;
     const bool has_sink = p.sink != nullptr;
@@ -314,6 +315,14 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
     if constexpr (has_keys) {
         tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
+    }
+    if constexpr (has_queries) {
+        if (p.key_padding_mask != nullptr) { // else what a hidden key holds would reach all of dQ
+            const std::uint8_t* const seen = p.key_padding_mask + work.batch * p.key_padding_batch_stride + j0;
+            const auto is_hidden = [=](int r) FLASHOMP_LAMBDA { return r < rows && seen[r] == 0; };
+            tile.clear_rows(k, is_hidden);
+            tile.clear_rows(v, is_hidden);
+        }
     }
 
     const int share = group / head_splits(p); // query heads of this item

@@ -18,13 +18,12 @@ struct WorkItem {
 /// The part of `keys` that belongs to a split, in whole blocks of `block_n`.
 FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int split, int splits)
 {
-    const int first = keys.begin / block_n;
-    const int blocks = (keys.end + block_n - 1) / block_n - first;
+    const int blocks = (keys.end - keys.begin + block_n - 1) / block_n;
     if (keys.end <= keys.begin) {
         return {0, 0};
     }
     const int each = (blocks + splits - 1) / splits;
-    const int begin = (first + split * each) * block_n;
+    const int begin = keys.begin + split * each * block_n;
     const int end = begin + each * block_n;
     return {begin, end < keys.end ? end : keys.end};
 }
@@ -55,8 +54,10 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
 
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
-    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim);
-    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, seq.k_len, p.head_dim_v);
+    const Range keys = score.keys(i0, i0 + rows, block_n);
+    const int last = is_nvptx() ? seq.k_len : keys.end;
+    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
+    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
         if (what == Load::for_scores) {
             tile.load(k[stage], slice(all_k, j0, block_n));
@@ -88,8 +89,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    tile.for_blocks(split_keys(score.band.keys(i0, i0 + rows), block_n, work.split, p.splits), block_n, load, multiply,
-                    attend);
+    tile.for_blocks(split_keys(keys, block_n, work.split, p.splits), block_n, load, multiply, attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

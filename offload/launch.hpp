@@ -53,9 +53,10 @@ struct Call {
     unsigned drawn = 0; ///< tensor and Hopper machine: items that crews drew so far, beyond the first of each
 };
 
-/// Whether the region really ran on a device that is not the host.
+/// What a pass says of its run.
 struct Ran {
-    bool on_device = false;
+    bool on_device = false;    ///< the region was sent to a device and did not say that it fell back (region.hpp)
+    bool all_is_finite = true; ///< false: host machines found a result that is not (nonfinite.hpp)
 };
 
 /// A build of the host machine for one instruction set.

@@ -1,5 +1,6 @@
 // The passes on host threads. Compiled once for every instruction set, with FLASHOMP_ISA naming it, FLASHOMP_LANES,
 // FLASHOMP_REGISTER_ROWS and FLASHOMP_REGISTER_VECTORS describing its registers, and FLASHOMP_PRODUCTS what multiplies.
+#include "finite.hpp"
 #include "pass.hpp"
 
 #define FLASHOMP_ON_VECTORS 0
@@ -65,15 +66,24 @@ static auto for_machine([[maybe_unused]] Element element, F f)
 #endif
 }
 
+/// A function of its own: inlined beside the products, it costs them registers.
+template <Pass pass>
+static __attribute__((noinline)) bool is_finite(const Params& params, const Launch& launch, const WorkItem& work)
+{
+    return has_finite_results<pass>(params, launch, work);
+}
+
+/// Whether all results are finite.
 template <class Machine, Pass pass, bool modified>
-static void run_pass(const Params& params, const Launch& launch)
+static bool run_pass(const Params& params, const Launch& launch)
 {
     static_assert(SummingMachine<Machine>);
     Launch items = launch;
     items.pass = pass == Pass::backward_once ? Pass::backward_key : pass;
     const Work work(params, items);
     std::atomic<std::int64_t> drawn = 0; // not `omp for`, which may hand out items in another order than theirs
-#pragma omp parallel num_threads(launch.crews)
+    bool finite = true;
+#pragma omp parallel num_threads(launch.crews) reduction(&& : finite)
     {
         const int crew = omp_get_thread_num();
         [[maybe_unused]] const Isa::Session session;
@@ -83,8 +93,21 @@ static void run_pass(const Params& params, const Launch& launch)
         }
         for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
             run_item<pass, modified>(tile, params, work, i);
+            if constexpr (has_blocks(pass)) {
+                finite = is_finite<pass>(params, launch, work.item(i)) && finite;
+            }
+        }
+        if constexpr (pass == Pass::backward_once) { // dQ is whole when all have added to it
+#pragma omp barrier
+#pragma omp for schedule(static)
+            for (int head = 0; head < params.batch * params.heads_q; ++head) {
+                finite =
+                    has_finite_rows(params, params.dq, head / params.heads_q, head % params.heads_q, params.head_dim) &&
+                    finite;
+            }
         }
     }
+    return finite;
 }
 
 /// Whether a block is one of few queries, for which plan() leaves the rows as they are. Others fill vectors.
@@ -95,23 +118,28 @@ static bool is_few(Pass pass, int resident_rows)
 
 Ran run(const Params& params, const Launch& launch)
 {
+    Ran ran;
+    const auto run_on = [&]<class Machine, Pass pass, bool modified>() {
+        ran.all_is_finite = run_pass<Machine, pass, modified>(params, launch);
+    };
     if (is_few(launch.pass, launch.resident_rows)) {
-        has_modifications(params) ? run_pass<FewRowsMachine<Isa>, Pass::forward, true>(params, launch)
-                                  : run_pass<FewRowsMachine<Isa>, Pass::forward, false>(params, launch);
-        return {};
+        using Machine = FewRowsMachine<Isa>;
+        has_modifications(params) ? run_on.template operator()<Machine, Pass::forward, true>()
+                                  : run_on.template operator()<Machine, Pass::forward, false>();
+        return ran;
     }
     for_machine(params.element, [&]<class Machine>() {
+        const auto run_here = [&]<Pass pass, bool modified>() {
+            run_on.template operator()<Machine, pass, modified>();
+        };
         if constexpr (OnePassMachine<Machine>) {
             if (launch.pass == Pass::backward_start || launch.pass == Pass::backward_once) {
-                return for_one_pass(launch.pass, has_modifications(params), [&]<Pass pass, bool modified>() {
-                    run_pass<Machine, pass, modified>(params, launch);
-                });
+                return for_one_pass(launch.pass, has_modifications(params), run_here);
             }
         }
-        for_pass(launch.pass, has_modifications(params),
-                 [&]<Pass pass, bool modified>() { run_pass<Machine, pass, modified>(params, launch); });
+        for_pass(launch.pass, has_modifications(params), run_here);
     });
-    return {};
+    return ran;
 }
 
 Ran merge(const MergeParams& params, int threads)

@@ -60,6 +60,24 @@ struct Score {
         }
     }
 
+    /// The keys from the first to the last that any of the queries [i0, i1) sees, in tiles of block_n. A host machine
+    /// leaves out padding at both ends, which then costs nothing, and may hold anything. On a GPU each lane would look
+    /// for the ends one key after the other.
+    FLASHOMP_INLINE Range keys(int i0, int i1, int block_n) const
+    {
+        Range seen = band.keys(i0, i1);
+        if (is_nvptx() || key_padding == nullptr) {
+            return {seen.begin / block_n * block_n, seen.end};
+        }
+        while (seen.end > seen.begin && key_padding[seen.end - 1] == 0) {
+            --seen.end;
+        }
+        while (seen.begin < seen.end && key_padding[seen.begin] == 0) {
+            ++seen.begin;
+        }
+        return seen;
+    }
+
     /// The keys that all of the queries [i0, i1) keep: tiles of these need no mask. Rows past the end do not matter,
     /// since nobody reads their results; but there is no bias for them.
     FLASHOMP_INLINE Range interior_keys(int i0, int i1) const

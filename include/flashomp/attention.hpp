@@ -10,12 +10,15 @@
 
 namespace flashomp {
 
-/// What a call did and where: filled from the run itself, never from what was asked for.
+/// What a call did and where: filled after the run, never from what was asked for.
 struct Report {
-    std::string backend;             ///< "openmp", "cuda", "reference"
-    std::string machine;             ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
-    std::string ran_on;              ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
-    bool on_device = false;          ///< the kernels themselves reported a non-initial device
+    std::string backend; ///< "openmp", "cuda", "reference"
+    std::string machine; ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
+    std::string ran_on;  ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
+    /// Every kernel ran on a device. An OpenMP target region that falls back to the host writes so into host memory
+    /// itself, and a call sent to a GPU then throws Error; a region on the GPU writes nothing, which would cost 10 µs.
+    /// A CUDA kernel runs on its device or its launch fails.
+    bool on_device = false;
     bool tuned = false;              ///< machine and tiling come from a table of `flashomp tune`
     std::string note;                ///< why it ran there, when the caller left the choice open
     double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it
@@ -47,6 +50,16 @@ struct BackwardArgs {
     TensorView dbias = {}; ///< out, optional: as options.bias, reduced to its broadcast shape
     TensorView dsink = {}; ///< out, optional: float32 [Hq]
 };
+
+// Hidden keys. Row i sees key j when causal, window and key_padding_mask all keep the pair and the bias is not −∞
+// there. A pair that is hidden takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN
+// and infinities included. A key that no row sees has dk = dv = 0. A row that sees a NaN or an infinity, or holds one,
+// has in its o, LSE and dq what IEEE arithmetic makes of that, as a rule NaN, and so have dk and dv of every key that
+// the row sees. Block sizes and threads do not matter. Rows that such values touch are computed one at a time, which is
+// slow; padding at either end of key_padding_mask costs nothing.
+//
+// GPU kernels do not keep that promise yet: there, a NaN or an infinity in k or v can reach all rows whose tile
+// contains its key, the keys of padding included. Keep k and v finite there.
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).

@@ -107,6 +107,23 @@ public:
         });
     }
 
+    /// Zeros for the rows r with is_hidden(r).
+    template <class F>
+    FLASHOMP_INLINE void clear_rows(Resident& block, F is_hidden)
+    {
+        for (int r = 0; r < rows_; ++r) {
+            if (is_hidden(r)) {
+                float* const column = block.data + std::ptrdiff_t{r / lanes * lanes} * block.depth + r % lanes;
+                for (int x = 0; x < block.depth; ++x) {
+                    column[x * lanes] = 0.0F;
+                }
+                if (block.rows != nullptr) {
+                    std::fill_n(block.rows + std::ptrdiff_t{r} * padded(block.depth), padded(block.depth), 0.0F);
+                }
+            }
+        }
+    }
+
     void load(Stream& block, const Rows& rows)
     {
         block.count = rows.count;

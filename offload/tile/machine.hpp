@@ -111,9 +111,10 @@ concept SummingMachine = TileMachine<M> && requires(M m, typename M::Scores s, i
 template <class M>
 concept OnePassMachine = TileMachine<M> && requires(M m, typename M::Resident r, typename M::Scores s,
                                                     typename M::StreamedSums t, Rows rows, int n, unsigned* turns,
-                                                    std::int64_t block) {
+                                                    std::int64_t block, bool (*hidden)(int)) {
     { m.resident(n, ResidentUse::both) } -> std::same_as<typename M::Resident>;
     { m.streamed_sums(n) } -> std::same_as<typename M::StreamedSums>;
+    m.clear_rows(r, hidden);   // zeros for the rows r with hidden(r)
     m.project(t, s, r);        // t[c][x] = Σ_r s[r][c] · r[r][x]
     m.add_rows(rows, t, 1.0F); // memory, float32: rows[c][:] += t[c][:] · factor
     m.take_turns(turns);       // an array of them, all 0

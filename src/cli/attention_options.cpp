@@ -15,8 +15,6 @@
 
 namespace flashomp::cli {
 
-namespace {
-
 Window parse_window(const std::string& text)
 {
     constexpr std::string_view allowed =
@@ -36,6 +34,8 @@ Window parse_window(const std::string& text)
     const std::string_view view = text;
     return {side(view.substr(0, comma)), side(view.substr(comma + 1))};
 }
+
+namespace {
 
 /// An option whose text goes through `store`, which throws Error when it is not allowed.
 template <class Store>

@@ -59,6 +59,9 @@ struct TensorOption {
 /// Adds --dtype, --backend, --device, --machine, --threads and --json. A value that is not allowed throws Error.
 void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8 = false);
 
+/// The value of --window. Throws Error when it is none.
+[[nodiscard]] Window parse_window(const std::string& text);
+
 /// Adds the options of add_run_options() and those of tensors, semantics, layout and files.
 void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backward);
 

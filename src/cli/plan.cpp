@@ -31,6 +31,7 @@ bottom-right, and _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATC
 
 Examples:
   flashomp plan --shape b2_h32_n8192_d128_causal --dtype bfloat16 --device h200
+  flashomp plan --shape b1_h16_n65536_d64_causal --window 4096,0
   flashomp plan --shape b1_h4_n2048_d64 --json
   flashomp plan --shape b1_h64kv8_n131072_d128 --dtype bfloat16 --layers 80 --seqlens 8192,32768,131072
 )";
@@ -118,6 +119,11 @@ PlanFacts plan_facts(const PlanFlags& flags)
 {
     PlanFacts facts;
     facts.shape = cost::parse_shape(flags.shape);
+    if (flags.window.left < -1 || flags.window.right < -1) {
+        throw Error(fmt::format("--window was {},{}; each side must be -1 (unbounded), 0 or more.", flags.window.left,
+                                flags.window.right));
+    }
+    facts.shape.window = flags.window;
     facts.dtype = flags.run.dtype.value_or(DType::float32);
     facts.flops = cost::flops(facts.shape);
     facts.saved = cost::saved(facts.shape, facts.dtype);
@@ -176,6 +182,11 @@ void add_plan_command(CLI::App& app, Command& chosen)
     command->add_option("--shape", flags->shape, "the problem, such as b2_h16kv4_n4096_d128_causal")
         ->type_name("SHAPE")
         ->required();
+    command
+        ->add_option_function<std::string>(
+            "--window", [flags](const std::string& text) { flags->window = parse_window(text); },
+            "keep L keys left and R keys right of the bottom-right diagonal; -1 is unbounded (default -1,-1)")
+        ->type_name("L,R");
     command
         ->add_option_function<std::string>(
             "--layers",

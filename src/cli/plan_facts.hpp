@@ -22,6 +22,7 @@ namespace flashomp::cli {
 struct PlanFlags {
     RunFlags run;
     std::string shape;
+    Window window;
     std::string device = "auto"; ///< or the key of a GPU that need not be here
     std::int64_t layers = 0;     ///< 0: no tables of a model
     std::vector<std::int64_t> seqlens;

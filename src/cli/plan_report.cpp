@@ -175,7 +175,10 @@ void print_model(const PlanFacts& facts)
 
 void print_as_text(const PlanFacts& facts)
 {
-    fmt::print("{} in {}, on {}\n", facts.shape.name(), flashomp::name_of(facts.dtype), facts.where);
+    const Window& window = facts.shape.window;
+    fmt::print("{}{} in {}, on {}\n", facts.shape.name(),
+               window.left < 0 && window.right < 0 ? "" : fmt::format(", window {},{}", window.left, window.right),
+               flashomp::name_of(facts.dtype), facts.where);
     print_work(facts);
     print_blocks(facts);
     print_traffic(facts);
@@ -257,6 +260,7 @@ void print_as_json(const PlanFacts& facts)
     Json json;
     json["command"] = "plan";
     json["shape"] = facts.shape.name();
+    json["window"] = {facts.shape.window.left, facts.shape.window.right};
     json["dtype"] = flashomp::name_of(facts.dtype);
     json["where"] = facts.where;
     json["is_device"] = facts.is_device;

@@ -3,17 +3,59 @@
 #include "tensor_shapes.hpp"
 
 #include <algorithm>
-#include <unistd.h>
+#include <charconv>
+#include <fstream>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
 
 namespace flashomp::cost {
 
-OnChip host_on_chip()
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string line_of(const fs::path& path)
 {
-    const auto size = [](int name) { return std::max<std::int64_t>(0, ::sysconf(name)); };
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+/// "32768K" as bytes; 0 where it is something else.
+std::int64_t bytes_of(const std::string& text)
+{
+    std::int64_t value = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view unit(stop, static_cast<std::size_t>(text.data() + text.size() - stop));
+    if (error != std::errc()) {
+        return 0;
+    }
+    return value * (unit == "K" ? 1024 : (unit == "M" ? 1024 * 1024 : 1));
+}
+
+} // namespace
+
+OnChip host_on_chip(const fs::path& cpus)
+{
     OnChip chip;
-    chip.l1 = size(_SC_LEVEL1_DCACHE_SIZE);
-    chip.l2 = size(_SC_LEVEL2_CACHE_SIZE);
-    chip.l3 = size(_SC_LEVEL3_CACHE_SIZE);
+    std::set<std::string> seen; // the CPUs that share an L3 cache: each cache counts once
+    std::error_code none;
+    for (const fs::directory_entry& cpu : fs::directory_iterator(cpus, none)) {
+        for (const fs::directory_entry& cache : fs::directory_iterator(cpu.path() / "cache", none)) {
+            const std::string level = line_of(cache.path() / "level");
+            const std::int64_t size = bytes_of(line_of(cache.path() / "size"));
+            if (level == "1" && line_of(cache.path() / "type") != "Instruction") {
+                chip.l1 = std::max(chip.l1, size);
+            } else if (level == "2") {
+                chip.l2 = std::max(chip.l2, size);
+            } else if (level == "3" && seen.insert(line_of(cache.path() / "shared_cpu_list")).second) {
+                chip.l3 += size;
+            }
+        }
+    }
     return chip;
 }
 

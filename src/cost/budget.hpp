@@ -4,6 +4,7 @@
 #include "plan.hpp"
 
 #include <cstdint>
+#include <filesystem>
 
 namespace flashomp::cost {
 
@@ -15,8 +16,9 @@ struct OnChip {
     std::int64_t registers = 0;          ///< of a multiprocessor
 };
 
-/// Of the CPU this runs on, from the C library's tables.
-[[nodiscard]] OnChip host_on_chip();
+/// Of the CPUs this runs on, as Linux describes them. The C library's sysconf() counts a virtual machine's L3 as the
+/// whole processor's, and more.
+[[nodiscard]] OnChip host_on_chip(const std::filesystem::path& cpus = "/sys/devices/system/cpu");
 
 /// Of a GPU: what this build uses, and what NVIDIA's tables give for its compute capability.
 [[nodiscard]] OnChip device_on_chip(const std::string& capability);

@@ -1,5 +1,7 @@
 #include "shape.hpp"
 
+#include "masks.hpp"
+
 #include "flashomp/error.hpp"
 
 #include <algorithm>
@@ -87,6 +89,26 @@ std::vector<std::int64_t> Shape::lengths_k() const
     return lengths(seqlen_k, *this);
 }
 
+std::vector<Sequences> sequences_of(const Shape& shape)
+{
+    Problem masks;
+    masks.causal = shape.causal;
+    masks.window = shape.window;
+    const auto band = [&](std::int64_t q_len, std::int64_t k_len) {
+        return band_of(masks, static_cast<int>(q_len), static_cast<int>(k_len));
+    };
+    if (!shape.packed) {
+        return {{static_cast<double>(shape.batch), band(shape.seqlen_q, shape.seqlen_k)}};
+    }
+    const std::vector<std::int64_t> q = shape.lengths_q();
+    const std::vector<std::int64_t> k = shape.lengths_k();
+    std::vector<Sequences> all;
+    for (std::size_t i = 0; i < q.size(); ++i) {
+        all.push_back({1, band(q[i], k[i])});
+    }
+    return all;
+}
+
 Shape parse_shape(const std::string& text)
 {
     Words words{text};
@@ -158,6 +180,7 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& ch
     p.scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
     p.softcap = choice.softcap;
     p.causal = s.causal;
+    p.window = s.window;
     p.choice = choice;
     p.is_backward = backward;
     if (s.packed) {

@@ -1,6 +1,7 @@
 // One attention problem by its sizes alone, and the name that says them all.
 #pragma once
 
+#include "mask.hpp"
 #include "problem.hpp"
 
 #include <cstdint>
@@ -14,6 +15,7 @@ namespace flashomp::cost {
 struct Shape {
     std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_k = 1, head_dim = 64, head_dim_v = 64;
     Causal causal = Causal::none;
+    Window window = {};  ///< not in the name
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
@@ -23,6 +25,13 @@ struct Shape {
     [[nodiscard]] std::vector<std::int64_t> lengths_q() const;
     [[nodiscard]] std::vector<std::int64_t> lengths_k() const;
 };
+
+/// Sequences of a shape that have the same lengths, and which of their pairs the masks keep.
+struct Sequences {
+    double count = 1;
+    offload::Band band;
+};
+[[nodiscard]] std::vector<Sequences> sequences_of(const Shape& shape);
 
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =

@@ -77,16 +77,29 @@ Traffic standard_traffic(const Shape& shape, DType dtype, bool backward)
 
 Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
 {
+    double rows_q = 0, rows_k = 0; // of all tensors
+    double seen_q = 0, seen_k = 0; // of these, what has to be read: rows with a key, and keys with a row
+    for (const Sequences& sequences : sequences_of(shape)) {
+        const offload::Band& band = sequences.band;
+        const auto length = [&](offload::Range range) {
+            return sequences.count * std::max(0, range.end - range.begin);
+        };
+        rows_q += sequences.count * band.q_len;
+        seen_q += length(band.queries(0, band.k_len));
+        seen_k += length(band.keys(0, band.q_len));
+    }
+    rows_k = sum(shape.lengths_k());
     const auto element = static_cast<double>(size_of(dtype));
-    const double rows_q = sum(shape.lengths_q()) * static_cast<double>(shape.heads_q);
-    const double rows_k = sum(shape.lengths_k()) * static_cast<double>(shape.heads_kv);
+    const auto heads_q = static_cast<double>(shape.heads_q);
+    const auto heads_kv = static_cast<double>(shape.heads_kv);
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
-    const double inputs = element * (rows_q * d + rows_k * (d + dv));
+    const double inputs = element * (heads_q * seen_q * d + heads_kv * seen_k * (d + dv));
     if (!backward) {
-        return {inputs, rows_q * (output_element_bytes(dtype) * dv + statistic)};
+        return {inputs, heads_q * rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
-    return {inputs + rows_q * (2 * element * dv + statistic), inputs};
+    return {inputs + heads_q * seen_q * (2 * element * dv + statistic),
+            element * (heads_q * rows_q * d + heads_kv * rows_k * (d + dv))};
 }
 
 Traffic pass_traffic(const Problem& problem, const PassPlan& pass)

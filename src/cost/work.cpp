@@ -1,5 +1,7 @@
 #include "work.hpp"
 
+#include "masks.hpp"
+
 #include <numeric>
 
 namespace flashomp::cost {
@@ -21,7 +23,11 @@ double all_pairs(const Shape& shape)
 
 double counted_pairs(const Shape& shape)
 {
-    return all_pairs(shape) * (shape.causal == Causal::none ? 1.0 : 0.5);
+    double pairs = 0;
+    for (const Sequences& sequences : sequences_of(shape)) {
+        pairs += sequences.count * visible_pairs(sequences.band);
+    }
+    return pairs;
 }
 
 Flops flops(const Shape& shape)

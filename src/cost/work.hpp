@@ -7,7 +7,8 @@ namespace flashomp::cost {
 
 /// FLOPs, a multiply-add counted twice, of all heads. With d = head_dim = head_dim_v and full attention, a head has
 /// 4·N²·d in the forward pass and 8·N²·d in the backward pass of standard attention; recomputing S = QKᵀ there makes
-/// it 10·N²·d (Dao 2023, FlashAttention-2, section 3.1.2). A causal mask counts as half, as in those papers.
+/// it 10·N²·d (Dao 2023, FlashAttention-2, section 3.1.2). Pairs that a mask hides do not count: a causal mask leaves
+/// N·(N + 1)/2 pairs, for which those papers count N²/2.
 struct Flops {
     double forward = 0;
     double standard_backward = 0; ///< dV, dP, dQ, dK
@@ -24,7 +25,7 @@ struct Flops {
 
 [[nodiscard]] Flops flops(const Shape& shape);
 
-/// Pairs of a query and a key that count in flops(), of all sequences, for one head.
+/// Pairs of a query and a key that the masks keep, of all sequences, for one head: those that count in flops().
 [[nodiscard]] double counted_pairs(const Shape& shape);
 
 /// Bytes that the backward pass finds from the forward pass besides q, k, v and o.

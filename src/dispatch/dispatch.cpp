@@ -3,6 +3,7 @@
 #include "calls.hpp"
 #include "cuda_passes.hpp"
 #include "kernel_params.hpp"
+#include "nonfinite.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
@@ -104,13 +105,19 @@ bool run_openmp_passes(const Plan& decided, const Problem& problem, const offloa
     const Workspace crews(decided.crew_memory_bytes, space);
     const Calls calls(decided, problem, params, crews.floats(), space);
     bool on_device = hardware.is_device;
+    bool all_is_finite = !decided.merges; // merges and the plain machine do not look
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
         const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));
         on_device = on_device && ran.on_device; // the call is not behind &&, which might not make it
+        all_is_finite = all_is_finite && ran.all_is_finite && decided.passes[i].machine != Machine::plain;
     }
     if (decided.merges) {
         const offload::Ran ran = run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware);
         on_device = on_device && ran.on_device;
+    }
+    if (!hardware.is_device && !all_is_finite) {
+        problem.is_backward ? offload::repair_backward(params, hardware.threads)
+                            : offload::repair_forward(params, hardware.threads);
     }
     return on_device;
 }

@@ -4,6 +4,8 @@
 #include "mask.hpp"
 #include "problem.hpp"
 
+#include <cstdint>
+
 namespace flashomp {
 
 /// The band of one of its sequences.
@@ -14,6 +16,19 @@ inline offload::Band band_of(const Problem& problem, int q_len, int k_len)
     p.window_left = problem.window.left;
     p.window_right = problem.window.right;
     return offload::band_of(p, {0, 0, q_len, k_len});
+}
+
+/// Pairs (i, j) of rows i < q_len and keys j < k_len that the band keeps.
+inline double visible_pairs(const offload::Band& band)
+{
+    // Pairs with j - i <= d are a sum over t = i + d + 1 of min(max(t, 0), k_len), the keys that row i sees.
+    const auto up_to = [&band](std::int64_t t) { // of that sum, all terms from 1 to t
+        const std::int64_t ramp = t < 0 ? 0 : (t < band.k_len ? t : band.k_len);
+        const std::int64_t level = t > band.k_len ? t - band.k_len : 0;
+        return ramp * (ramp + 1) / 2 + level * band.k_len;
+    };
+    const auto below = [&](std::int64_t diagonal) { return up_to(diagonal + band.q_len) - up_to(diagonal); };
+    return static_cast<double>(below(band.high) - below(std::int64_t{band.low} - 1));
 }
 
 } // namespace flashomp

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace flashomp::reference {
@@ -64,7 +65,7 @@ struct Head {
         return i + sequence.length_k - sequence.length_q - j;
     }
 
-    /// Whether row i may attend to key j: causal, window and key padding intersect.
+    /// Whether row i may attend to key j: causal, window and key padding intersect, and a bias of −∞ hides, too.
     [[nodiscard]] bool visible(std::int64_t i, std::int64_t j) const
     {
         const std::int64_t distance = behind(i, j);
@@ -73,7 +74,9 @@ struct Head {
         return (problem.causal != Causal::top_left || j <= i) &&
                (problem.causal != Causal::bottom_right || distance >= 0) &&
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
-               (!padding || read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0);
+               (!padding ||
+                read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0) &&
+               (!problem.bias || bias(i, j) != -std::numeric_limits<double>::infinity());
     }
 
     /// Of a tensor [heads] or [batch, heads].

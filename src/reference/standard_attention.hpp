@@ -81,14 +81,41 @@ template <class A>
     }
 }
 
+/// Which pairs of a block's rows and columns are visible.
+using Visible = Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// left·right, of whose terms left(r, c)·right(c, x) only those with visible(r, c) take part: a hidden one is no term
+/// of the sum, also where a factor is NaN or infinite and its product with 0 would be NaN.
+template <class Left, class Right, class Pairs>
+[[nodiscard]] auto product_of_visible(const Eigen::MatrixBase<Left>& left, const Eigen::MatrixBase<Right>& right,
+                                      const Pairs& visible)
+{
+    using Scalar = typename Left::Scalar;
+    using Result = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    Result result = left.derived() * right.derived();
+    if (left.derived().allFinite() && right.derived().allFinite()) {
+        return result; // the hidden terms are 0
+    }
+    for (Eigen::Index r = 0; r < left.rows(); ++r) {
+        for (Eigen::Index x = 0; x < right.cols(); ++x) {
+            Scalar sum = 0;
+            for (Eigen::Index c = 0; c < left.cols(); ++c) {
+                sum += visible(r, c) ? left(r, c) * right(c, x) : Scalar{0};
+            }
+            result(r, x) = sum;
+        }
+    }
+    return result;
+}
+
 /// p·v
 template <class A>
-[[nodiscard]] Matrix<A> weighted_sums(const Matrix<A>& p, const Part<A>& v)
+[[nodiscard]] Matrix<A> weighted_sums(const Matrix<A>& p, const Part<A>& v, const Visible& visible)
 {
     if constexpr (std::is_same_v<A, Float8Operands>) {
-        return Matrix<A>(p.unaryExpr(&A::operand) * v).unaryExpr(&A::result);
+        return product_of_visible(Matrix<A>(p.unaryExpr(&A::operand)), v, visible).unaryExpr(&A::result);
     } else {
-        return rounded<A>(p * v);
+        return rounded<A>(product_of_visible(p, v, visible));
     }
 }
 
@@ -132,6 +159,7 @@ struct Stored {
     Matrix<A> p;       ///< softmax(s), before dropout
     Matrix<A> dropout; ///< factors 0 or 1/(1 − p_drop); empty without dropout
     Matrix<A> tanh;    ///< tanh(s/softcap); empty without softcap
+    Visible visible;   ///< the pairs that no mask and no bias of −∞ hides
     Column<A> p_sink;  ///< the probability the sink took; empty without a sink
 };
 
@@ -173,13 +201,16 @@ template <class A>
     if (problem.bias) {
         s = rounded<A>(s + matrix_of<A>(block, [&head](auto i, auto j) { return head.bias(i, j); }));
     }
-    const Matrix<A> visible = matrix_of<A>(block, [&head](auto i, auto j) { return head.visible(i, j) ? 1 : 0; });
-    s = (visible.array() == Scalar{0}).select(-infinity, s);
+    stored.visible = Visible::NullaryExpr(block.rows, block.columns, [&](Eigen::Index i, Eigen::Index j) {
+        return head.visible(block.first_row + i, block.first_column + j);
+    });
+    const Visible& visible = stored.visible;
+    s = visible.select(s, -infinity);
 
     // m = max_j s, the sink being one more column
     Column<A> m = Column<A>::Constant(s.rows(), problem.sink ? static_cast<Scalar>(head.sink()) : -infinity);
     if (s.cols() > 0) {
-        m = m.cwiseMax(s.rowwise().maxCoeff());
+        m = m.cwiseMax(s.rowwise().maxCoeff()); // a NaN may be left out: exp() of it shows
     }
     // A row with nothing to attend to has m = −∞, and (−∞) − (−∞) would be NaN: any finite m gives it p = 0.
     m = (m.array() == -infinity).select(Scalar{0}, m);
@@ -187,7 +218,7 @@ template <class A>
     // p = exp(s − m) / ℓ with ℓ = Σ_j exp(s − m), LSE = m + log ℓ
     const auto exponential = [](Scalar x) { return std::exp(x); };
     s = rounded<A>(s.colwise() - m);
-    stored.p = rounded<A>(s.unaryExpr(exponential));
+    stored.p = visible.select(rounded<A>(s.unaryExpr(exponential)), Scalar{0}); // (−∞) − NaN is NaN
     Column<A> l = stored.p.rowwise().sum();
     if (problem.sink) {
         const Column<A> logit = rounded<A>(Column<A>::Constant(s.rows(), static_cast<Scalar>(head.sink())) - m);
@@ -197,7 +228,7 @@ template <class A>
     l = rounded<A>(l);
     stored.lse = rounded<A>(m + rounded<A>(l.unaryExpr([](Scalar x) { return std::log(x); })));
     l = (l.array() == Scalar{0}).select(Scalar{1}, l); // dead rows: p = 0/1
-    stored.p = rounded<A>(stored.p.array().colwise() / l.array());
+    stored.p = visible.select(rounded<A>(stored.p.array().colwise() / l.array()), Scalar{0});
     if (problem.sink) {
         stored.p_sink = rounded<A>(stored.p_sink.cwiseQuotient(l));
     }
@@ -206,9 +237,9 @@ template <class A>
     if (problem.dropout.probability > 0.0) {
         const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
         stored.dropout = matrix_of<A>(block, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
-        stored.o = weighted_sums<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)), v);
+        stored.o = weighted_sums<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)), v, visible);
     } else {
-        stored.o = weighted_sums<A>(stored.p, v);
+        stored.o = weighted_sums<A>(stored.p, v, visible);
     }
     return stored;
 }
@@ -225,17 +256,19 @@ template <class A>
     Gradients<A> gradients;
 
     // o = dropout(p)·v
-    Matrix<A> dp = rounded<A>(dout * v.transpose());
+    const Visible& visible = stored.visible;
+    Matrix<A> dp = visible.select(rounded<A>(dout * v.transpose()), Scalar{0});
     if (problem.dropout.probability > 0.0) {
-        gradients.dv = rounded<A>(p.cwiseProduct(stored.dropout)).transpose() * dout;
+        gradients.dv =
+            product_of_visible(rounded<A>(p.cwiseProduct(stored.dropout)).transpose(), dout, visible.transpose());
         dp = rounded<A>(dp.cwiseProduct(stored.dropout));
     } else {
-        gradients.dv = p.transpose() * dout;
+        gradients.dv = product_of_visible(p.transpose(), dout, visible.transpose());
     }
 
     // p = softmax(s): ds = p ∘ (dp − D). The sink's column has dp = 0.
     const Column<A> d = rounded<A>(rounded<A>(p.cwiseProduct(dp)).rowwise().sum());
-    gradients.ds = rounded<A>(p.cwiseProduct(rounded<A>(dp.colwise() - d)));
+    gradients.ds = visible.select(rounded<A>(p.cwiseProduct(rounded<A>(dp.colwise() - d))), Scalar{0});
     if (problem.sink) {
         gradients.dsink = -rounded<A>(stored.p_sink.cwiseProduct(d)).sum();
     }
@@ -247,8 +280,9 @@ template <class A>
         ds = rounded<A>(ds.cwiseProduct(slope));
     }
     ds = rounded<A>(ds * static_cast<Scalar>(problem.scale));
-    gradients.dq = rounded<A>(ds * k);
-    gradients.dk = ds.transpose() * q;
+    ds = visible.select(ds, Scalar{0}); // the softcap's slope may be NaN
+    gradients.dq = rounded<A>(product_of_visible(ds, k, visible));
+    gradients.dk = product_of_visible(ds.transpose(), q, visible.transpose());
     return gradients;
 }
 

@@ -11,6 +11,9 @@
 #include "host.hpp"
 #include "refusal.hpp"
 
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
 #include <gtest/gtest.h>
 
 namespace flashomp::cost {
@@ -77,9 +80,82 @@ TEST(Work, FlopsAreThePapers)
     EXPECT_DOUBLE_EQ(all.executed_backward, 14 * unit);
     EXPECT_DOUBLE_EQ(all.extra_of_backward(), 0.25);
     EXPECT_NEAR(all.extra_of_training(), 1.0 / 6.0, 1e-12);
-    EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 2 * unit);
+    EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 4 * unit * 5050 / 10000);
     // Lengths 50 and 100.
     EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n100_d64_varlen")).forward, 4 * 2 * 64 * (2500.0 + 10000.0));
+}
+
+/// Pairs that a mask keeps, one by one, as options.hpp defines the masks.
+double pairs_one_by_one(const Shape& s)
+{
+    double pairs = 0;
+    const std::int64_t delta = s.seqlen_k - s.seqlen_q;
+    for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+        for (std::int64_t j = 0; j < s.seqlen_k; ++j) {
+            const bool causal = s.causal == Causal::none || j <= i + (s.causal == Causal::top_left ? 0 : delta);
+            const bool left = s.window.left < 0 || j >= i + delta - s.window.left;
+            const bool right = s.window.right < 0 || j <= i + delta + s.window.right;
+            pairs += causal && left && right ? 1 : 0;
+        }
+    }
+    return pairs;
+}
+
+TEST(Work, PairsAreThoseThatTheMasksKeep)
+{
+    for (const char* const name :
+         {"b1_h1_n1x40_d8_causal", "b1_h1_n40x1_d8_causal", "b1_h1_n40x1_d8_topleft", "b1_h1_n7x33_d8_topleft",
+          "b1_h1_n33x7_d8_causal", "b1_h1_n16_d8", "b1_h1_n5x9_d8"}) {
+        Shape s = parse_shape(name);
+        for (const Window window :
+             {Window{}, Window{3, 0}, Window{0, 0}, Window{-1, 4}, Window{100, 100}, Window{2, -1}}) {
+            s.window = window;
+            EXPECT_EQ(counted_pairs(s), pairs_one_by_one(s))
+                << name << " window " << window.left << "," << window.right;
+        }
+    }
+    // One query at the bottom right of many keys sees them all; of many queries, only the last sees the one key.
+    EXPECT_EQ(counted_pairs(parse_shape("b2_h1_n1x4096_d64_causal")), 2 * 4096);
+    EXPECT_EQ(counted_pairs(parse_shape("b1_h1_n4096x1_d64_causal")), 1);
+    EXPECT_EQ(counted_pairs(parse_shape("b1_h1_n1073741824_d64")), 0x1p60);
+}
+
+TEST(Work, WhatNoMaskKeepsIsNotRead)
+{
+    // Keys 16 to 4095 are hidden from all 16 queries.
+    const Shape few = parse_shape("b1_h1_n16x4096_d64_topleft");
+    EXPECT_DOUBLE_EQ(least_traffic(few, DType::float32, false).read, 4.0 * 64 * (16 + 2 * 16));
+    // Of 100 queries, the last 4 have a key. o, LSE and all gradients are written all the same.
+    const Shape many = parse_shape("b1_h1_n100x4_d64_causal");
+    EXPECT_DOUBLE_EQ(least_traffic(many, DType::float32, true).read, 4.0 * (64 * (4 + 2 * 4) + 4 * (2 * 64 + 1)));
+    EXPECT_DOUBLE_EQ(least_traffic(many, DType::float32, true).written, 4.0 * 64 * (100 + 2 * 4));
+}
+
+TEST(Budget, CachesAreCountedOnceEach)
+{
+    namespace fs = std::filesystem;
+    const fs::path root = fs::path(::testing::TempDir()) / "flashomp_cpus";
+    const auto cache = [&](int cpu, int index, const char* level, const char* type, const char* size,
+                           const char* shared) {
+        const fs::path folder = root / fmt::format("cpu{}", cpu) / "cache" / fmt::format("index{}", index);
+        fs::create_directories(folder);
+        std::ofstream(folder / "level") << level << "\n";
+        std::ofstream(folder / "type") << type << "\n";
+        std::ofstream(folder / "size") << size << "\n";
+        std::ofstream(folder / "shared_cpu_list") << shared << "\n";
+    };
+    for (int cpu = 0; cpu < 4; ++cpu) {
+        cache(cpu, 0, "1", "Data", "48K", fmt::format("{}", cpu).c_str());
+        cache(cpu, 1, "1", "Instruction", "64K", fmt::format("{}", cpu).c_str());
+        cache(cpu, 2, "2", "Unified", "2M", fmt::format("{}", cpu).c_str());
+        cache(cpu, 3, "3", "Unified", "32768K", cpu < 2 ? "0-1" : "2-3");
+    }
+    const OnChip chip = host_on_chip(root);
+    EXPECT_EQ(chip.l1, 48 * 1024);
+    EXPECT_EQ(chip.l2, 2 * 1024 * 1024);
+    EXPECT_EQ(chip.l3, 2 * 32 * 1024 * 1024);
+    EXPECT_EQ(host_on_chip(root / "nothing").l3, 0);
+    fs::remove_all(root);
 }
 
 TEST(Work, ThePublishedFiguresForLongSequences)
