@@ -13,10 +13,12 @@ import io
 import math
 import pathlib
 import sys
+import textwrap
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
 import results
+from panels import bands_of, by_panel, dtypes_of, lengths_text
 
 try:
     import matplotlib
@@ -25,7 +27,7 @@ except ImportError:
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 TEXT = "#7a828c"  # 3.9:1 on white and 4.8:1 on GitHub's dark
 # Okabe and Ito's colours, lightened or darkened until they stand out on white and on #0d1117 alike.
@@ -53,59 +55,36 @@ plt.rcParams.update({
 })
 
 
-def panel_of(row):
-    """Rows of one panel differ in N (and, with it, in batch) alone."""
-    heads = "" if row["heads_kv"] == row["heads_q"] else f", {row['heads_q'] // row['heads_kv']} query heads a key head"
-    mask = "causal" if row["causal"] else "full"
-    decode = f", Nq = {row['seqlen_q']}" if row["seqlen_q"] != row["seqlen_k"] else ""
-    return (row["dtype"], row["packed"], row["heads_q"] // row["heads_kv"], row["causal"], row["head_dim"],
-            f"head_dim {row['head_dim']}, {mask}{heads}{decode}{', packed' if row['packed'] else ''}, {row['dtype']}")
-
-
-def of_one_size(rows):
-    """Where a panel has an N with several numbers of heads: the rows of that which has most lengths, or else most heads."""
-    sizes = {}
-    for row in rows:
-        sizes.setdefault(panel_of(row), {}).setdefault((row["batch"], row["heads_q"]), set()).add(row["seqlen_k"])
-    chosen = {}
-    for panel, lengths in sizes.items():
-        if sum(len(each) for each in lengths.values()) > len(set().union(*lengths.values())):
-            chosen[panel] = max(lengths, key=lambda size: (len(lengths[size]), size[0] * size[1]))
-    return [row for row in rows if chosen.get(panel_of(row), (row["batch"], row["heads_q"])) == (row["batch"], row["heads_q"])]
-
-
-def by_panel(rows):
-    """{(direction, panel): {implementation: {N: row}}}, in a fixed order."""
-    panels = {}
-    for row in of_one_size(rows):
-        panels.setdefault((("forward", "backward").index(row["direction"]), panel_of(row)), {}).setdefault(
-            row["implementation"], {})[row["seqlen_k"]] = row
-    return {(("forward", "backward")[key[0]], key[1][-1]): panels[key] for key in sorted(panels)}
-
-
-def lengths_text(n, _=None):
-    return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
-
-
 def grid_of(panels):
-    """A figure with a column for each panel, forward above backward, at most three columns a row of pairs."""
+    """A figure with a column for each panel, forward above backward, and rows of one dtype."""
     names = list(dict.fromkeys(name for _, name in panels))
-    columns = min(3, len(names))
-    bands = math.ceil(len(names) / columns)
+    bands, dtypes = bands_of(names), dtypes_of(names)
+    columns = max(map(len, bands))
     directions = [d for d in ("forward", "backward") if any(key[0] == d for key in panels)]
-    figure, axes = plt.subplots(bands * len(directions), columns, squeeze=False,
-                                figsize=(3.3 * columns + 0.4, 2.25 * bands * len(directions) + 1.1))
+    figure, axes = plt.subplots(len(bands) * len(directions), columns, squeeze=False,
+                                figsize=(max(6.4, 3.7 * columns), 2.25 * len(bands) * len(directions) + 1.1))
     places = {}
     for axis in axes.flat:
         axis.set_visible(False)
-    for index, name in enumerate(names):
-        for line, direction in enumerate(directions):
-            if (direction, name) in panels:
-                axis = axes[(index // columns) * len(directions) + line][index % columns]
-                axis.set_visible(True)
-                axis.set_title(f"{direction}: {name}", fontsize=8)
-                places[direction, name] = axis
+    for band, names in enumerate(bands):
+        for column, name in enumerate(names):
+            for line, direction in enumerate(directions):
+                if (direction, name) in panels:
+                    axis = axes[band * len(directions) + line][column]
+                    axis.set_visible(True)
+                    shown = name if len(dtypes) > 1 else name.removesuffix(f", {dtypes[0]}")
+                    axis.set_title(f"{direction}: {shown}", fontsize=8)
+                    places[direction, name] = axis
     return figure, places
+
+
+def plain_log(axis):
+    """Ticks of a logarithmic axis as plain numbers, also where it has less than a decade."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1,) if decades > 3 else (1, 2, 5) if decades > 0.8 else range(1, 10)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def along_n(axis, all_n, label):
@@ -120,12 +99,15 @@ def along_n(axis, all_n, label):
 
 
 def finish(figure, title, handles):
+    """Title above, legend below, each in as many lines as it needs."""
     names = [name for name in results.NAMES if name in handles]
-    height = figure.get_size_inches()[1]
-    figure.legend([handles[name] for name in names], [results.NAMES[name] for name in names], loc="lower center",
-                  ncol=min(3, len(names)))
-    figure.suptitle(title)
-    figure.tight_layout(rect=(0, (0.14 + 0.2 * math.ceil(len(names) / 3)) / height, 1, 1 - 0.1 / height))
+    width, height = figure.get_size_inches()
+    columns = min(max(1, int(width / 2.9)), len(names))
+    lines = [line for part in title.split("\n") for line in textwrap.wrap(part, int(width * 13))]
+    below, above = 0.14 + 0.2 * math.ceil(len(names) / columns), 0.08 + 0.17 * len(lines)
+    figure.legend([handles[name] for name in names], [results.NAMES[name] for name in names], loc="lower center", ncol=columns)
+    figure.tight_layout(rect=(0, below / height, 1, 1 - above / height))
+    figure.suptitle("\n".join(lines), y=1 - 0.05 / height, va="top")  # tight_layout() would keep a place of its own for it
 
 
 def lines_against_n(panels, title, label, value, log=False, line_at=None, without=()):
@@ -151,6 +133,7 @@ def lines_against_n(panels, title, label, value, log=False, line_at=None, withou
         along_n(axis, {x for line in lines.values() for x in line}, label)
         if log:
             axis.set_yscale("log")
+            plain_log(axis.yaxis)
         else:
             axis.set_ylim(0, 1.08 * max([y for line in lines.values() for y in line.values()] + [line_at or 0]))
         if line_at is not None:
@@ -164,7 +147,9 @@ def lines_against_n(panels, title, label, value, log=False, line_at=None, withou
     if missing:
         title += "\nout of memory: " + ", ".join(f"{results.NAMES[name]} from N = {lengths_text(n)}"
                                                  for name, n in missing.items())
-    finish(figure, title, handles)
+    dtypes = dtypes_of([name for _, name in panels])
+    first, _, more = title.partition("\n")
+    finish(figure, (f"{first}, {dtypes[0]}" if len(dtypes) == 1 else first) + (f"\n{more}" if more else ""), handles)
     return figure
 
 
@@ -184,10 +169,31 @@ def speedup(panels, where):
                            without=results.STANDARD)
 
 
+def output_bytes(row):
+    """Bytes of what a call returns, LSE left out: no peak above the inputs can be less."""
+    size = {"float32": 4, "float8_e4m3": 1}.get(row["dtype"], 2)
+    queries, keys = row["batch"] * row["heads_q"] * row["seqlen_q"], row["batch"] * row["heads_kv"] * row["seqlen_k"]
+    if row["direction"] == "forward":
+        return size * queries * row["head_dim_v"]
+    return size * (queries * row["head_dim"] + keys * (row["head_dim"] + row["head_dim_v"]))
+
+
+def not_counted(panels):
+    """Implementations with a peak below the size of their own results: what they took was pages that the process had freed
+    before, which resident memory does not show."""
+    return {name for lines in panels.values() for name, rows in lines.items() if not name.startswith("flashomp")
+            for row in rows.values() if row["timed"] and row.get("peak_bytes") is not None
+            and row["peak_bytes"] < output_bytes(row)}
+
+
 def memory(panels, where):
-    return lines_against_n(panels, f"Peak memory above the inputs, measured, {where}", "MiB",
-                           lambda row, _: row["peak_bytes"] / 2**20 if row["timed"] and row.get("peak_bytes") else None,
-                           log=True)
+    without = not_counted(panels)
+    title = f"Peak memory above the inputs, measured, {where}"
+    if without:
+        names = " and ".join(results.NAMES[name] for name in results.NAMES if name in without)
+        title += f"\nnot shown: {names}, which took pages that its process had from before, so that less was seen than it needs"
+    return lines_against_n(panels, title, "MiB", lambda row, _: row["peak_bytes"] / 2**20 if row["timed"] and
+                           row.get("peak_bytes") else None, log=True, without=without)
 
 
 def ratio(panels, where):
@@ -197,16 +203,23 @@ def ratio(panels, where):
         return row["real_time"] / ours["real_time"] if row["timed"] and ours and ours["timed"] else None
     present = {name for lines in panels.values() for name in lines}
     main = next(name for name in results.NAMES if name in present)
-    keep = {key: {name: rows for name, rows in lines.items() if name in (main, "pytorch-flash", "pytorch-cudnn", "pytorch-cpu-flash")}
-            for key, lines in panels.items()}
+    beside = (main, "pytorch-flash", "pytorch-cudnn", "pytorch-cpu-flash")
+    keep = {key: {name: rows for name, rows in lines.items() if name in beside} for key, lines in panels.items()}
     return lines_against_n(keep, f"{results.NAMES[main]}: speed as a multiple of the others', {where}", "times", value,
                            line_at=1, without=(main,))
 
 
+def under_the_roof(row, source):
+    """Whether the peak is that of the row's type: vectors take all types as float32, matrix units have a speed for each."""
+    return " products on " not in source or f"{row['dtype']} products on " in source
+
+
 def roofline(rows, peaks, where):
     """FLOP/s against FLOPs for a byte of the tensors, each once, under the two peaks."""
-    rows = [row for row in rows if row["timed"] and row.get("least_bytes")]
-    if not rows or not peaks or not peaks.get("flops") or not peaks.get("bandwidth"):
+    if not peaks or not peaks.get("flops") or not peaks.get("bandwidth"):
+        return None
+    rows = [row for row in rows if row["timed"] and row.get("least_bytes") and under_the_roof(row, peaks["flops_source"])]
+    if not rows:
         return None
     figure, axis = plt.subplots(figsize=(7, 4.4))
     intensity = [row["flops"] / row["least_bytes"] for row in rows]
@@ -214,29 +227,33 @@ def roofline(rows, peaks, where):
     low, high = min(intensity + [ridge]) / 2, max(intensity + [ridge]) * 2
     axis.plot([low, ridge, high], [low * peaks["bandwidth"] * 1e-12, peaks["flops"] * 1e-12, peaks["flops"] * 1e-12],
               color=TEXT, linewidth=1.5)
-    axis.text(high, peaks["flops"] * 1.08e-12, "arithmetic", ha="right", fontsize=8)
-    axis.text(low, low * peaks["bandwidth"] * 2e-12, "memory", fontsize=8)
+    axis.annotate("arithmetic", (high, peaks["flops"] * 1e-12), (0, 3), textcoords="offset points", ha="right", fontsize=8)
+    axis.annotate("memory", (low, low * peaks["bandwidth"] * 1e-12), (0, -4), textcoords="offset points", va="top", fontsize=8)
     handles = {}
     for row, x in zip(rows, intensity):
         name = row["implementation"]
         style = {key: value for key, value in STYLES[name].items() if key in ("color", "marker", "zorder")}
-        fill = {} if style["marker"] in "x+" else {"markerfacecolor": style["color"] if row["direction"] == "forward" else "none"}
+        inside = style["color"] if row["direction"] == "forward" else "none"
+        fill = {} if style["marker"] in "x+" else {"markerfacecolor": inside}
         handles.setdefault(name, axis.plot([x], [row["TFLOP/s"]], linestyle="none", **style, **fill)[0])
         axis.plot([x], [row["TFLOP/s"]], linestyle="none", **style, **fill)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    plain_log(axis.xaxis)
+    plain_log(axis.yaxis)
     axis.set_xlabel("FLOPs for a byte of the tensors, each read or written once")
     axis.set_ylabel("TFLOP/s")
-    axis.set_title(f"filled: forward, hollow: backward\nroof: {peaks['flops_source']}\nslope: {peaks['bandwidth_source']}",
-                   fontsize=7.5)
-    finish(figure, f"Roofline, {where}", handles)
+    about = ("filled: forward, hollow: backward", f"roof: {peaks['flops_source']}", f"slope: {peaks['bandwidth_source']}")
+    axis.set_title("\n".join(line for part in about for line in textwrap.wrap(part, 100)), fontsize=7.5)
+    dtypes = sorted({row["dtype"] for row in rows})
+    finish(figure, f"Roofline, {' and '.join(dtypes)}, {where}", handles)
     return figure
 
 
 def svg(figure, sources):
     """The figure as SVG that depends on the rows alone."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True,
+    figure.savefig(text, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.06,
                    metadata={"Date": None, "Creator": "bench/plot.py", "Source": " ".join(sources)})
     plt.close(figure)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"

@@ -17,6 +17,7 @@ import results
 
 try:
     import matplotlib
+    import panels
     import plot
     MISSING = None
 except ImportError:
@@ -29,7 +30,7 @@ def row(implementation, direction, n, milliseconds, **more):
     flops = 4.0 * 2 * n * n * 64 * (1 if direction == "forward" else 2.5)
     return {"name": "", "run_name": f"{direction}/float32/{shape}/real_time", "aggregate_name": "median",
             "implementation": implementation, "label": "openmp:x on y", "real_time": milliseconds, "flops": flops,
-            "TFLOP/s": flops / milliseconds * 1e-9, "least_bytes": 1000.0 * n, "peak_bytes": 1024.0 * n, **more}
+            "TFLOP/s": flops / milliseconds * 1e-9, "least_bytes": 1000.0 * n, "peak_bytes": 2048.0 * n, **more}
 
 
 def some_rows():
@@ -118,7 +119,55 @@ class Drawn(unittest.TestCase):
 
     def test_memory_is_what_was_measured(self):
         for values in self.values(plot.memory(self.panels, "here")):
-            self.assertEqual(values[0], 0.25)
+            self.assertEqual(values[0], 0.5)
+
+    def test_a_row_of_panels_has_one_dtype_and_panels_say_batch_and_heads(self):
+        names = [f"2 × 16 heads of {depth}, {mask}, {dtype}" for dtype in ("bfloat16", "float32") for mask in ("full", "causal")
+                 for depth in (64, 128)]
+        for band in plot.bands_of(names):
+            self.assertEqual(len({name.split(", ")[-1] for name in band}), 1)
+        self.assertEqual([len(band) for band in plot.bands_of(names)], [2, 2, 2, 2])
+        self.assertEqual([len(band) for band in plot.bands_of(names[:3] + names[4:5])], [3, 1])
+        titles = [axis.get_title() for axis in plot.speed(self.panels, "here").axes]
+        self.assertEqual(titles, ["forward: 1 × 2 heads of 64, full", "backward: 1 × 2 heads of 64, full"])
+
+    def test_sizes_of_a_panel(self):
+        def sizes(*batches, heads_kv=8):
+            return panels.size_text([{"batch": batch, "heads_q": 8, "heads_kv": heads_kv, "seqlen_k": n}
+                                          for batch, n in batches])
+        self.assertEqual(sizes((2, 512), (2, 1024)), "2 × 8 heads")
+        self.assertEqual(sizes((32, 512), (16, 1024)), "16k/N × 8 heads")
+        self.assertEqual(sizes((1, 512), (2, 1024)), "1 to 2 × 8 heads")
+        self.assertEqual(sizes((2, 512), heads_kv=2), "2 × 8 heads, 4 a key head")
+
+    def test_logarithmic_axes_have_plain_numbers(self):
+        for low, high in ((60.0, 70.0), (3.0, 40.0), (0.01, 900.0)):
+            figure, axis = plot.plt.subplots()
+            axis.set_yscale("log")
+            axis.set_ylim(low, high)
+            plot.plain_log(axis.yaxis)
+            figure.canvas.draw()
+            shown = [label.get_text() for label in axis.yaxis.get_ticklabels() if label.get_text()
+                     and low <= float(label.get_text()) <= high]
+            self.assertGreater(len(shown), 1)
+            self.assertNotIn("^", "".join(label.get_text() for label in axis.yaxis.get_ticklabels(which="both")))
+
+    def test_memory_below_what_a_call_returns_is_not_shown(self):
+        for r in self.rows:
+            if r["implementation"] == "pytorch-flash" and r["seqlen_k"] == 512 and r["direction"] == "backward":
+                r["peak_bytes"] = 3 * 4 * 2 * 512 * 64 - 1
+        figure = plot.memory(plot.by_panel(self.rows), "here")
+        self.assertIn("not shown: FlashAttention-2", figure._suptitle.get_text())
+        self.assertEqual(len(self.values(figure)), 3)
+        self.assertEqual(len(self.values(plot.speed(plot.by_panel(self.rows), "here"))), 4)
+
+    def test_a_roof_is_for_its_own_type(self):
+        roofs = {"measured: bfloat16 products on amx, 2 threads": None, "measured: float32 products on amx, 2 threads": 7,
+                 "measured: float32 multiply-adds, AVX2, 2 threads": 7}
+        for source, count in roofs.items():
+            figure = plot.roofline([r for r in self.rows if r["direction"] == "forward"], PEAKS | {"flops_source": source}, "here")
+            self.assertEqual(figure and len({(line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines[1:]}),
+                             count)
 
     def test_roofline_needs_peaks(self):
         self.assertIsNone(plot.roofline(self.rows, None, "here"))
