@@ -6,13 +6,15 @@ Behind a number in a page stands a comment that says what it is, which a reader 
 
 tools/results_table computes the value and writes it with as many decimals as were there. The words of a comment, in this order:
 
-    FILE,FILE           files of bench/results, read as one set; FILE..FILE two versions of a set, for `gain`
+    FILE,FILE           files of bench/results, read as one set; FILE..FILE two versions of a set
     least most median   of the rows that are chosen; `count<1.2` (or > <= >=): how many of them; `rows`: their number.
                         Without one of these exactly one row has to be chosen
     time kernels speed  what of a row: ms by wall-clock, ms in kernels, TFLOP/s; `ratio`, `kernel-ratio`: the time of another
-                        implementation over this one's; `gain`: how much less time the second version takes; `share`: of the
-                        peak that the row names; or a key of the row
-    of X                the implementation, a key of results.NAMES; the first that is there unless named
+                        implementation over this one's; `share`: of the peak that the row names; of two versions `faster`,
+                        `slower` and `drift`, which is either, and `bfloat16-ratio`, the first one's time in bfloat16 over the
+                        second one's in its own type; `beyond`: ms that are not in kernels; `time-of-16`: the time with
+                        16 key heads over that with one; or a key of the row
+    of X                the implementation, a key of results.NAMES, or `all`; the first that is there unless named
     to Y                for the ratios: the other one
     forward bfloat16 causal full d=64,128 n=512 n>=2048 heads=4 threads=2 machine=host-avx2 shape=NAME
                         which rows; every word narrows the choice
@@ -35,7 +37,8 @@ COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator
 CONDITION = re.compile(r"(n|d|heads|batch|threads|products)(<=|>=|<|>|=)([\d,]+)$")
 KEYS = {"n": "seqlen_k", "d": "head_dim", "heads": "heads_q"}
 UNITS = {"us": 1e3, "%": 1e2}
-QUANTITIES = ("time", "kernels", "speed", "ratio", "kernel-ratio", "gain", "share")
+CHANGES = {"faster": lambda before, after: before / after - 1, "slower": lambda before, after: 1 - before / after,
+           "drift": lambda before, after: abs(before / after - 1)}
 FIELDS = {"time": "real_time", "kernels": "kernel_time", "speed": "TFLOP/s"}
 
 
@@ -54,8 +57,16 @@ def rows_of(names):
     return rows
 
 
-def key_of(row):
-    return row["direction"], row["dtype"], row["shape"], row.get("threads"), row.get("machine")
+def others_of(rows, implementation, field, between_files):
+    """A function from a row to the value of the same call by another implementation, or in another file."""
+    rows = [row for row in rows if row["implementation"] == implementation and row["timed"]]
+    more = [key for key in ("threads", "machine") if any(key in row for row in rows)]  # where one file has several
+
+    def key(row):
+        return (row["direction"], row["dtype"], row["shape"], *(row.get(key) for key in more),
+                None if between_files else row["file"])
+    found = {key(row): row.get(field) for row in rows}
+    return lambda row: found.get(key(row))
 
 
 def chosen(rows, words):
@@ -90,22 +101,30 @@ def values_of(files, quantity, of, to, words):
     rows = rows_of(after)
     names = [name for name in results.NAMES if any(row["implementation"] == name for row in rows)]
     of = of or names[0]
-    if of not in names:
+    if of not in (*names, "all"):
         raise Wrong(f"{after} has no {of}")
-    mine = [row for row in chosen(rows, words) if row["implementation"] == of and row["timed"]]
+    mine = [row for row in chosen(rows, words) if of in (row["implementation"], "all") and row["timed"]]
     if quantity == "share":
         return [1e12 * row["TFLOP/s"] / row["peak_flops"] for row in mine]
-    if quantity in ("ratio", "kernel-ratio", "gain"):
-        field = "kernel_time" if quantity == "kernel-ratio" else "real_time"
-        name = of if quantity == "gain" else to
-        others = {(row["file"] if quantity != "gain" else None, *key_of(row)): row
-                  for row in rows_of(before if quantity == "gain" else after) if row["implementation"] == name and row["timed"]}
-        found = []
-        for row in mine:
-            other = others.get((row["file"] if quantity != "gain" else None, *key_of(row)))
-            if other is not None:
-                found.append(1 - row[field] / other[field] if quantity == "gain" else other[field] / row[field])
-        return found
+    if quantity in CHANGES:
+        before_of = others_of(rows_of(before), of, "real_time", True)
+        return [CHANGES[quantity](before_of(row), row["real_time"]) for row in mine if before_of(row)]
+    if quantity == "bfloat16-ratio":
+        first = {(row["direction"], row["shape"]): row["real_time"] for row in chosen(rows_of(before), ["bfloat16"])
+                 if row["implementation"] == "flashomp-cuda" and row["timed"]}
+        return [first[row["direction"], row["shape"]] / row["real_time"] for row in mine
+                if (row["direction"], row["shape"]) in first]
+    if quantity in ("ratio", "kernel-ratio"):
+        field = FIELDS["kernels" if quantity == "kernel-ratio" else "time"]
+        other = others_of(rows, to, field, False)
+        return [other(row) / row[field] for row in mine if other(row) and field in row]
+    if quantity == "beyond":
+        return [row["real_time"] - row["kernel_time"] for row in mine if "kernel_time" in row]
+    if quantity == "time-of-16":
+        def call(row):
+            return row["direction"], row["dtype"], row["batch"], row["seqlen_k"], row["head_dim"], row["causal"]
+        many = {call(row): row["real_time"] for row in mine if row["heads_kv"] == 16}
+        return [many[call(row)] / row["real_time"] for row in mine if row["heads_kv"] == 1 and call(row) in many]
     field = FIELDS.get(quantity, quantity)
     return [row[field] for row in mine if field in row]
 
@@ -180,7 +199,7 @@ def blocks(text):
 
 
 def unsourced(text):
-    """Blocks with a number of time or speed that has neither a comment nor, in its block or section, a word on where it is from."""
+    """Numbers of time or speed that have neither a comment nor, in their block or section, a word on where they are from."""
     all_blocks = list(blocks(text))
     sections = {}
     for section, block in all_blocks:

@@ -122,8 +122,8 @@ class Drawn(unittest.TestCase):
             self.assertEqual(values[0], 0.5)
 
     def test_a_row_of_panels_has_one_dtype_and_panels_say_batch_and_heads(self):
-        names = [f"2 × 16 heads of {depth}, {mask}, {dtype}" for dtype in ("bfloat16", "float32") for mask in ("full", "causal")
-                 for depth in (64, 128)]
+        names = [f"2 × 16 heads of {depth}, {mask}, {dtype}" for dtype in ("bfloat16", "float32")
+                 for mask in ("full", "causal") for depth in (64, 128)]
         for band in plot.bands_of(names):
             self.assertEqual(len({name.split(", ")[-1] for name in band}), 1)
         self.assertEqual([len(band) for band in plot.bands_of(names)], [2, 2, 2, 2])
@@ -165,7 +165,8 @@ class Drawn(unittest.TestCase):
         roofs = {"measured: bfloat16 products on amx, 2 threads": None, "measured: float32 products on amx, 2 threads": 7,
                  "measured: float32 multiply-adds, AVX2, 2 threads": 7}
         for source, count in roofs.items():
-            figure = plot.roofline([r for r in self.rows if r["direction"] == "forward"], PEAKS | {"flops_source": source}, "here")
+            forward = [r for r in self.rows if r["direction"] == "forward"]
+            figure = plot.roofline(forward, PEAKS | {"flops_source": source}, "here")
             self.assertEqual(figure and len({(line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines[1:]}),
                              count)
 
