@@ -15,21 +15,23 @@ import results
 
 FILE = results.ROOT / "bench" / "ages.json"
 
-ALGORITHM = tuple(f"offload/{name}.hpp" for name in (
-    "backward", "backward_options", "forward", "head_splits", "launch", "mask", "merge", "one_pass", "params", "pass", "score",
-    "softmax", "tile/element", "tile/machine", "tile/math")) + ("include/flashomp/dropout.hpp",)
+# An exclusion holds for all paths of a list, wherever it stands.
+ALGORITHM = (":(glob)offload/*.hpp", "offload/tile/element.hpp", "offload/tile/machine.hpp", "offload/tile/math.hpp",
+             "include/flashomp/dropout.hpp")
 SCHEDULE = ("src/plan/", "src/dispatch/")  # block sizes, crews, where tensors and scratch memory are
 HOST = ALGORITHM + SCHEDULE + (
     "offload/CMakeLists.txt", "offload/launch_host.cpp", "offload/host_isas.cpp",
     "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp", "offload/tile/lanes.hpp",
-    "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp", "offload/tile/team_memory.hpp")
+    "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp", "offload/tile/team_memory.hpp") + tuple(
+        f":(exclude)offload/{name}.hpp" for name in ("device_count", "region", "tensor_shapes"))
 PAIRS = ("offload/tile/host_pairs.hpp", "offload/tile/terms.hpp")
-OPENMP = ("offload/", "include/flashomp/dropout.hpp", "cmake/FlashompOffload.cmake", "cmake/hopper/") + SCHEDULE + tuple(
-    f":(exclude)offload/{name}" for name in (
-        "launch_host.cpp", "host_isas.cpp", "tile/host*", "tile/lanes.hpp", "tile/matrix_product.hpp", "tile/rows_ahead.hpp",
-        "tile/terms.hpp", "resources.txt"))
-CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake",
-        "offload/tensor_shapes.hpp") + ALGORITHM + SCHEDULE + tuple(f"offload/tile/{name}.hpp" for name in (
+EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "cmake/FlashompOffload.cmake",
+              "cmake/hopper/") + SCHEDULE
+OPENMP = EVERYWHERE + tuple(f":(exclude)offload/{name}" for name in (
+    "launch_host.cpp", "host_isas.cpp", "tile/host*", "tile/lanes.hpp", "tile/matrix_product.hpp", "tile/rows_ahead.hpp",
+    "tile/terms.hpp"))
+CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", ":(exclude)offload/region.hpp",
+        "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + tuple(f"offload/tile/{name}.hpp" for name in (
             "panels", "plain", "ptx", "team_memory", "tensor", "tensor_tile", "tf32", "two_stages", "warp_products",
             "warp_tile"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
@@ -39,8 +41,7 @@ MEASURES = (
     ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h200-cuda-launch.json",)),
     ("the CUDA backend", CUDA, ("h200-cuda*",)),
     ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h200-openmp-launch.json",)),
-    ("the OpenMP backend on a GPU and on its host", OPENMP + HOST + PAIRS + ("offload/tile/host_amx.hpp",
-                                                                           "offload/tile/host_dpbf16.hpp"), ("h200-grid*",)),
+    ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*",)),
     ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
