@@ -175,7 +175,7 @@ def filled(text, page="a page"):
     return QUOTE.sub(quote, text)
 
 
-MEASURED = re.compile(r"(?<![\w.^])\d[\d,.]*(?:\s(?:to|and|or)\s\d[\d,.]*)*\s?(?:µs|ms|%|[TGM]FLOP/s|[TG]B/s|times as fast|"
+MEASURED = re.compile(r"(?<![\w.^])\d[\d,.]*(?:\s(?:to|and|or)\s\d[\d,.]*)*\s?(?:µs|ms|cycles|%|[TGM]FLOP/s|[TG]B/s|times as fast|"
                       r"of FlashAttention|of PyTorch)")
 ELSEWHERE = ("read off", "predicted:", "predicted ")
 

@@ -56,7 +56,7 @@ SETS = (
     ("host-pytorch-2-of-16", "A CPU with AMX beside PyTorch, 2 of its 16 cores", ("host-pytorch-2-of-16.json",)),
     ("host-pytorch-amd", "A CPU without AMX (Zen 4) beside PyTorch", ("host-pytorch-amd.json",)),
     ("host-pytorch-zen5", "A CPU without AMX (Zen 5) beside PyTorch", ("host-pytorch-zen5.json",)),
-    ("host-pytorch-avx2", "A CPU with AVX2 only beside PyTorch", ("host-pytorch-avx2.json",)),
+    ("host-pytorch-avx2", "A CPU with both sides kept to AVX2, beside PyTorch", ("host-pytorch-avx2.json",)),
     ("host", "The CPU's vector machine alone, before its matrix instructions", ("host.json",)),
     ("host-reference", "The host machine against the float64 reference", ("host-openmp.json", "host-reference.json")),
     ("h200-first", "The first tensor-core machine", ("h200-tensor-first.json", "h200-pytorch-flash-first.json")),
