@@ -43,6 +43,9 @@ INSTANTIATE_TEST_SUITE_P(Machines, SavedLse, ::testing::ValuesIn(targets()), tar
 
 TEST_P(SavedLse, AnErrorOfItChangesNoGradient)
 {
+    if (GetParam().backend == Backend::cuda && GetParam().machine == Machine::automatic) {
+        GTEST_SKIP() << "CUDA's Hopper kernels compute all gradients in one pass, which corrects nothing";
+    }
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
         for (const float logit : {-100.0F, 100.0F}) {
             SCOPED_TRACE(::testing::Message() << name_of(dtype) << " logits around " << logit);
