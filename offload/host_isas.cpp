@@ -28,23 +28,23 @@ FLASHOMP_DECLARE(amx)
 #if defined(__x86_64__)
 namespace {
 
-bool has_avx2()
+[[maybe_unused]] bool has_avx2()
 {
     return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
 }
 
-bool has_avx512()
+[[maybe_unused]] bool has_avx512()
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0;
 }
 
-bool has_avx512_bf16()
+[[maybe_unused]] bool has_avx512_bf16()
 {
     return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-bool has_amx()
+[[maybe_unused]] bool has_amx()
 {
     static const bool granted = [] {
         unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -66,15 +66,23 @@ bool has_amx()
 const std::vector<HostIsa>& host_isas()
 {
     static const std::vector<HostIsa> all = {
-#if defined(__x86_64__)
+#if FLASHOMP_HAS_ISA_amx
         {"amx", 16, 256, false, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
+#endif
+#if FLASHOMP_HAS_ISA_avx512_bf16
         {"avx512_bf16", 16, 256, true, false, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge,
          avx512_bf16::floats, avx512_bf16::products, avx512_bf16::exp2},
+#endif
+#if FLASHOMP_HAS_ISA_avx512
         {"avx512", 16, 256, false, true, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, avx512::exp2},
+#endif
+#if FLASHOMP_HAS_ISA_avx2
         {"avx2", 8, 256, false, true, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2},
 #endif
+#if FLASHOMP_HAS_ISA_baseline
         {"baseline", 4, 256, false, true, [] { return true; }, baseline::run, baseline::merge, baseline::floats,
          nullptr, baseline::exp2},
+#endif
     };
     return all;
 }

@@ -222,6 +222,26 @@ TEST_P(OptionsParity, DecodingShapes)
     }
 }
 
+/// One query of grouped heads: the heads of a group are rows of one problem where no option tells them apart.
+TEST_P(OptionsParity, DecodingWithOneOption)
+{
+    const auto one = [](std::uint64_t seed) { return AttentionCase({2, 6, 2, 1, 90, 24, 32}, dtype(), seed); };
+    AttentionCase with_alibi = one(241), with_bias = one(242), with_sink = one(243), with_dropout = one(244);
+    with_alibi.add_alibi();
+    with_bias.add_bias({true, false, true, false});
+    with_sink.add_sink();
+    with_dropout.add_dropout(0.17);
+    AttentionCase with_padding = one(245), with_softcap = one(246), with_window = one(247), with_causal = one(248);
+    with_padding.add_key_padding();
+    with_softcap.options.softcap = 2.0;
+    with_window.options.window = {40, -1};
+    with_causal.options.causal = Causal::top_left;
+    for (AttentionCase* attention : {&with_alibi, &with_bias, &with_sink, &with_dropout, &with_padding, &with_softcap,
+                                     &with_window, &with_causal}) {
+        check(*attention);
+    }
+}
+
 TEST_P(OptionsParity, DecodingWithEveryOption)
 {
     AttentionCase attention({2, 4, 2, 3, 4500, 48, 40}, dtype(), 238);

@@ -27,6 +27,34 @@ struct Packed {
     }
 };
 
+/// A tensor's elements with a few others, which are not its own, after each row of its last axis.
+class Spaced {
+public:
+    explicit Spaced(const HostTensor& source)
+    {
+        io::Shape wide = source.shape();
+        const std::int64_t width = wide.back();
+        wide.back() += 3;
+        memory_ = HostTensor(source.dtype(), wide, Fill::poison);
+        const auto bytes = static_cast<std::size_t>(width * size_of(source.dtype()));
+        const auto wide_bytes = static_cast<std::size_t>(wide.back() * size_of(source.dtype()));
+        for (std::size_t row = 0; row < static_cast<std::size_t>(source.elements() / width); ++row) {
+            std::memcpy(static_cast<std::byte*>(memory_.data()) + row * wide_bytes,
+                        static_cast<const std::byte*>(source.data()) + row * bytes, bytes);
+        }
+    }
+
+    [[nodiscard]] ConstTensorView view() const
+    {
+        ConstTensorView view = memory_.view();
+        view.shape.at(static_cast<std::size_t>(view.rank - 1)) -= 3;
+        return view;
+    }
+
+private:
+    HostTensor memory_;
+};
+
 void copy_into(const TensorView& target, const HostTensor& source)
 {
     const auto* from = static_cast<const float*>(source.data());
@@ -103,6 +131,22 @@ TEST_P(Layout, GapsBetweenOutputRowsStayUntouched)
     const HostTensor untouched(DType::float32, {B, N, H, D}, Fill::poison);
     EXPECT_TRUE(same_bits(HostTensor::copy_of(output.slice(0)), untouched));
     EXPECT_TRUE(same_bits(HostTensor::copy_of(output.slice(2)), untouched));
+}
+
+TEST_P(Layout, OptionsInSlicesOfLargerTensors)
+{
+    AttentionCase attention({B, H, H, N, N, D, D}, DType::float32, 44);
+    attention.add_alibi(true);
+    attention.add_bias();
+    attention.add_key_padding();
+    static_cast<void>(attention.run(on_target(attention.options)));
+    const Results expected = attention.take_results();
+    const Spaced slopes(attention.alibi_slopes), bias(attention.bias), mask(attention.key_padding_mask);
+    attention.options.alibi_slopes = slopes.view();
+    attention.options.bias = bias.view();
+    attention.options.key_padding_mask = mask.view();
+    static_cast<void>(attention.run(on_target(attention.options)));
+    expect_same_bits(expected, attention.take_results());
 }
 
 } // namespace

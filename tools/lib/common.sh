@@ -45,13 +45,16 @@ install_packages() {
         >/dev/null
 }
 
-# configure PRESET: silent about what CMake finds each time, but not about what is built, nor about errors.
+# configure PRESET [OPTION...]: silent about what CMake finds each time, but not about what is built, nor about errors.
 configure() {
     local log
-    if ! log=$(cmake --preset "$1" 2>&1); then
+    if ! log=$(cmake --preset "$@" 2>&1); then
         printf '%s\n' "$log" >&2
         exit 1
     fi
     say "configured build/$1"
     sed -n '/flashomp [0-9]/,/sanitizers/s/^-- //p' <<<"$log"
 }
+
+# print_verdict: CTest's, of the last run of tools/test; after it CTest lists the tests that were skipped.
+print_verdict() { grep -E 'tests passed, [0-9]+ tests? failed out of|^No tests were found' build/release/ctest.log; }

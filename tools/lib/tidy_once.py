@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""tidy_once.py CLANG_TIDY BUILD FILE...: clang-tidy over every way in which BUILD compiles the files.
+
+A way that passed leaves a mark in BUILD/tidy, named by all that clang-tidy reads: it is not checked again. A file that is
+compiled for several instruction sets differs in FLASHOMP_PRODUCTS only as far as its text goes, so one of each is enough.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+
+def ways(build, files):
+    """Entries of compile_commands.json, those first that take longest."""
+    wanted = {str(pathlib.Path(file).resolve()) for file in files}
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        products = re.search(r"-DFLASHOMP_PRODUCTS=(\w+)", entry["command"])
+        if entry["file"] in wanted:
+            found.setdefault((entry["file"], products and products.group(1)), entry)
+    return sorted(found.values(), key=lambda entry: "FLASHOMP_PRODUCTS" not in entry["command"])
+
+
+def read_by_tidy(entry, settings):
+    """A digest of what clang-tidy reads of an entry; None where it does not compile."""
+    command = shlex.split(entry["command"])
+    del command[command.index("-o"):command.index("-o") + 2]
+    text = subprocess.run([part for part in command if part != "-c"] + ["-E", "-C"], cwd=entry["directory"],
+                          capture_output=True)
+    digest = hashlib.sha256(settings + " ".join(command).encode() + text.stdout)
+    return digest.hexdigest() if text.returncode == 0 else None
+
+
+def check(tidy, build, number, entry, settings):
+    """Whether clang-tidy found nothing, and what it said."""
+    passed = build / "tidy" / "passed"
+    digest = read_by_tidy(entry, settings)
+    if digest and (passed / digest).exists():
+        return True, ""
+    folder = build / "tidy" / str(number)  # with this entry alone: clang-tidy would take all of a file's
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compile_commands.json").write_text(json.dumps([entry]))
+    run = subprocess.run([tidy, "-p", folder, "--quiet", entry["file"]], capture_output=True, text=True)
+    if run.returncode == 0 and digest:
+        (passed / digest).touch()
+    return run.returncode == 0, run.stdout
+
+
+def main(tidy, build, *files):
+    build = pathlib.Path(build).resolve()
+    (build / "tidy" / "passed").mkdir(parents=True, exist_ok=True)
+    settings = pathlib.Path(".clang-tidy").read_bytes() + subprocess.check_output([tidy, "--version"])
+    entries = ways(build, files)
+    good = True
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = [pool.submit(check, tidy, build, number, entry, settings) for number, entry in enumerate(entries)]
+        for run in runs:
+            passed, output = run.result()
+            good = good and passed
+            if output:
+                print(output, flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
