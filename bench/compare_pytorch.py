@@ -7,34 +7,39 @@ PROGRAM is flashomp (a bundle's .carry/bin/flashomp, for one). It is started onc
 shape after the other, so that the driver compiles its kernels once. For each shape every implementation has its turn within
 seconds: flashomp (--machines: its OpenMP backend as it is, with the kernels that every GPU runs, or with what directives alone
 give; its CUDA backend, as it is or with the kernels that every GPU runs), FlashAttention-2 (flash), cuDNN (cudnn), standard
-attention (math) and, where named, the memory-efficient kernel (efficient), PyTorch's fastest for float32. Both sides are timed
-as synchronous calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and
-the median of the repetitions counts. --kernel-time adds how long the GPU ran kernels in a call, as NVIDIA's CUPTI records it for
-both, the median of as many further calls. flashomp's rows carry their error against the reference and are refused where it is too
-large; PyTorch's are only timed. Peak memory is that above the inputs: counted allocations on both sides. A row without a time
-says why: out of memory, no such kernel.
+attention (math) and, where named, the memory-efficient kernel (efficient), PyTorch's fastest for float32.
+
+Both sides have the same values: flashomp writes its inputs to a file that PyTorch reads. Both sides are timed as synchronous
+calls on tensors in device memory, by wall-clock: a repetition is as many calls as take --min-time seconds, and the median of
+the repetitions counts, of which there are at least 5. --kernel-time adds how long the GPU ran kernels in a call, as NVIDIA's
+CUPTI records it for both, the median of as many further calls. PyTorch is timed on tensors whose memory is [batch, heads, rows,
+depth] and on flashomp's [batch, rows, heads, depth]: `layouts` has both, and by each clock the better one is its time.
+flashomp's rows carry their error against the reference and are refused where it is too large; PyTorch's are only timed. Peak
+memory is that above the inputs: counted allocations on both sides. A row without a time says why: out of memory, no such kernel.
 
 The file has Google Benchmark's form and is written anew after each shape, so a run that is cut short leaves all it has;
---resume adds what is missing, --seconds ends in time. Needs PyTorch, with CUDA unless --cpu is given; builds nothing.
+--resume adds what is missing, from the same build, device, threads and PyTorch only; --seconds ends in time. Needs PyTorch, with
+CUDA unless --cpu is given; builds nothing.
 
 --cpu compares on the host, both sides with --threads threads: PyTorch's flash and math kernels, and with --beside-standard
-flashomp's own standard attention. Peak memory is then the most resident pages above those before the call.
+flashomp's own standard attention. Peak memory is then the most resident pages above those before the call. --isa avx2 keeps both
+sides to AVX2. Rows have peak_flops: what a loop of nothing but multiply-adds reached in flashomp's process.
 """
 
 import argparse
-import contextlib
-import gc
 import json
+import mmap
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
+from pytorch_side import LAYOUTS, SHAPE, Pytorch, PytorchOnCpu, failed, pytorch_rows
+
 SUITES = ("fa2", "repro", "decode", "varlen", "quick")
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
 # Name of the rows, environment, options.
 EVERY_GPU = {"FLASHOMP_DEVICE_ISA": "sm_80"}
 MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
@@ -45,6 +50,10 @@ MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
 USUAL_KERNELS = ("flash", "cudnn", "math")
 KERNELS = (*USUAL_KERNELS, "efficient")
 CPU_KERNELS = ("flash", "math")
+FEWEST_REPETITIONS = 5
+# What keeps each library to an instruction set: flashomp, PyTorch's own kernels, and those of oneDNN and MKL.
+ISAS = {"avx2": {"FLASHOMP_HOST_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+                 "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 
 
 def parse_arguments(words=None):
@@ -61,9 +70,10 @@ def parse_arguments(words=None):
     parser.add_argument("--beside-standard", action="store_true", help="time flashomp's standard attention too, with --cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides, with --cpu")
     parser.add_argument("--device", default="0", help="for flashomp: a GPU's number, or host to try this script out")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--isa", choices=ISAS, help="keep both sides to this instruction set, with --cpu")
+    parser.add_argument("--repetitions", type=int, default=FEWEST_REPETITIONS, help="at least 5")
     parser.add_argument("--min-time", type=float, default=0.05)
-    parser.add_argument("--time-limit", type=float, default=10, help="flashomp's: fewer repetitions where they take longer")
+    parser.add_argument("--time-limit", type=float, default=60, help="flashomp's: fewer repetitions where they take longer")
     parser.add_argument("--kernel-time", action="store_true", help="the time in kernels too, not with --cpu")
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no shape after this many")
@@ -74,6 +84,10 @@ def parse_arguments(words=None):
         if arguments.kernel_time:
             parser.error("--kernel-time was given with --cpu; allowed is a GPU.")
         arguments.device = "host"
+    elif arguments.isa:
+        parser.error("--isa was given without --cpu; allowed is the host.")
+    if arguments.repetitions < FEWEST_REPETITIONS:
+        parser.error(f"--repetitions was {arguments.repetitions}; allowed are {FEWEST_REPETITIONS} or more.")
     shapes = suite_shapes(arguments.bench, arguments.suite) + arguments.shape
     if arguments.shapes:
         lines = (line.split("#")[0].strip() for line in arguments.shapes.read_text().splitlines())
@@ -94,6 +108,32 @@ def suite_shapes(program, suite):
     return subprocess.run([program, "bench", suite, "--list"], check=True, capture_output=True, text=True).stdout.split()
 
 
+def environment_of(arguments, folders=()):
+    """What flashomp runs with: a bundle's libraries, and no table of whoever measures."""
+    libraries = ":".join([str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib"), *folders])
+    return {"FLASHOMP_TUNING": "shipped"} | os.environ | {
+        "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
+
+
+def inputs_of(arguments, shape, dtype):
+    """{name: (type, extents, bytes)}: q, k, v and dout as flashomp times them, [batch, rows, heads, depth]. None where
+    flashomp refuses the shape."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "inputs.safetensors"
+        command = [arguments.bench, "bench", "--shape", shape, "--dtype", dtype, "--inputs", path]
+        if subprocess.run(command, env=environment_of(arguments), capture_output=True).returncode != 0:
+            return None  # its row says why
+        with path.open("rb") as file:
+            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    start = 8 + int.from_bytes(memory[:8], "little")
+    tensors = {}
+    for name, tensor in json.loads(bytes(memory[8:start])).items():
+        if name != "__metadata__":
+            first, last = tensor["data_offsets"]
+            tensors[name] = tensor["dtype"], tensor["shape"], memory[start + first:start + last]
+    return tensors
+
+
 def tracer_folders():
     """Where the libcupti is that PyTorch brought into this process, so that flashomp finds one."""
     maps = pathlib.Path("/proc/self/maps").read_text()
@@ -112,14 +152,12 @@ class Flashomp:
             command += ["--threads", str(arguments.threads)]
         if arguments.beside_standard:
             command.append("--beside-standard")
-        folders = [str(pathlib.Path(arguments.bench).resolve().parent.parent / "lib")]  # a bundle's
+        folders = []
         if arguments.kernel_time:
             command.append("--kernel-time")
-            folders += tracer_folders()
-        libraries = ":".join(folders)
-        environment = environment | {"LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
+            folders = tracer_folders()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={"FLASHOMP_TUNING": "shipped"} | os.environ | environment)
+                                        env=environment_of(arguments, folders) | environment)
         self.context = self.line()
 
     def line(self):
@@ -145,166 +183,6 @@ class Flashomp:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
-
-
-class Pytorch:
-    """PyTorch's kernels on the GPU that is first."""
-
-    device, prefix = "cuda", "pytorch"
-
-    def __init__(self):
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        self.torch, self.use = torch, sdpa_kernel
-        self.backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-                         "math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-        self.label = f"PyTorch {torch.__version__}"
-        self.where = f"{torch.cuda.get_device_name()} (device 0)"
-        self.versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-
-    def calls(self, shape, dtype, kernel):
-        """Yields (direction, call): what is to be timed, on inputs that are there."""
-        torch, s = self.torch, sizes(shape)
-        if s["packed"]:
-            raise RuntimeError("scaled_dot_product_attention has no packed sequences")
-        if s["causal"] and s["seqlen_q"] != s["seqlen_k"]:
-            raise RuntimeError("is_causal is top-left")
-        make = lambda heads, length, depth: torch.randn(s["batch"], heads, length, depth, device=self.device,
-                                                        dtype=getattr(torch, dtype))
-        q = make(s["heads_q"], s["seqlen_q"], s["head_dim"]).requires_grad_(True)
-        k = make(s["heads_kv"], s["seqlen_k"], s["head_dim"]).requires_grad_(True)
-        v = make(s["heads_kv"], s["seqlen_k"], s["head_dim_v"]).requires_grad_(True)
-        dout = make(s["heads_q"], s["seqlen_q"], s["head_dim_v"])
-        grouped = {"enable_gqa": True} if s["heads_q"] != s["heads_kv"] else {}
-
-        def attention():
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=s["causal"], **grouped)
-
-        with self.use(self.backends[kernel]):  # until the generator is closed: choosing takes time too
-            with torch.no_grad():
-                yield "forward", attention
-            out = attention()
-            yield "backward", lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
-
-    def synchronize(self):
-        self.torch.cuda.synchronize()
-
-    def peak(self, call):
-        """Most memory above what there was before, in bytes."""
-        self.synchronize()
-        before = self.torch.cuda.memory_allocated()
-        self.torch.cuda.reset_peak_memory_stats()
-        call()
-        self.synchronize()
-        return self.torch.cuda.max_memory_allocated() - before
-
-    def kernel_time(self, call):
-        """Seconds that the kernels of a call ran, without gaps, copies and memsets."""
-        profiler = self.torch.profiler
-        with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
-            call()
-            self.synchronize()
-        kernels = [event for event in profile.events() if not event.name.startswith(("Memcpy", "Memset"))
-                   and event.device_type == self.torch.autograd.DeviceType.CUDA]
-        return sum(event.time_range.elapsed_us() for event in kernels) * 1e-6
-
-    def release(self):
-        self.torch.cuda.empty_cache()
-
-    def is_out_of_memory(self, error):
-        return isinstance(error, self.torch.cuda.OutOfMemoryError)
-
-
-class PytorchOnCpu(Pytorch):
-    """PyTorch's kernels on this machine's cores."""
-
-    device, prefix = "cpu", "pytorch-cpu"
-
-    def __init__(self, threads):
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        torch.set_num_threads(threads)
-        self.torch, self.use = torch, sdpa_kernel
-        self.backends = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
-        self.label = f"PyTorch {torch.__version__}"
-        self.where = f"host ({threads} thread{'s' if threads > 1 else ''})"
-        self.versions = {"torch": torch.__version__}
-
-    def synchronize(self):
-        pass
-
-    def peak(self, call):
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
-        before = resident("VmRSS")
-        call()
-        return max(0, resident("VmHWM") - before)
-
-    def release(self):
-        gc.collect()
-
-    def is_out_of_memory(self, error):
-        return "can't allocate memory" in str(error)
-
-
-def resident(key):
-    """Bytes of this process's pages."""
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
-
-
-def sizes(shape):
-    words = SHAPE.match(shape).groups()
-    batch, heads, heads_kv, length, length_k, depth, depth_v = (int(word) if word else None for word in words[:7])
-    return {"batch": batch, "heads_q": heads, "heads_kv": heads_kv or heads, "seqlen_q": length,
-            "seqlen_k": length_k or length, "head_dim": depth, "head_dim_v": depth_v or depth,
-            "causal": words[7] is not None, "packed": words[8] is not None}
-
-
-def failed(shape, direction, implementation, why):
-    return {"implementation": implementation, "direction": direction, "shape": shape, "error_occurred": True,
-            "error_message": why.strip().splitlines()[0][:200]}
-
-
-def timed(call, synchronize, repetitions, min_time):
-    """Wall-clock seconds of a synchronous call: the mean of each repetition."""
-    def several(count):
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-            synchronize()
-        return (time.perf_counter() - start) / count
-
-    several(1)
-    count = max(1, round(min_time / max(several(1), 1e-7) + 0.5))
-    return [several(count) for _ in range(repetitions)]
-
-
-def pytorch_rows(pytorch, shape, dtype, kernel, arguments):
-    """Rows of one kernel for one shape: times, or why there is none."""
-    name = f"{pytorch.prefix}-{kernel}"
-    rows = []
-    try:
-        with contextlib.closing(pytorch.calls(shape, dtype, kernel)) as calls:
-            for direction, call in calls:
-                peak = pytorch.peak(call)
-                times = timed(call, pytorch.synchronize, arguments.repetitions, arguments.min_time)
-                median = statistics.median(times)
-                rows.append({"implementation": name, "direction": direction, "shape": shape,
-                             "repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
-                             "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median,
-                             "peak_bytes": peak})
-                if arguments.kernel_time:
-                    rows[-1]["kernel_time"] = statistics.median(pytorch.kernel_time(call) for _ in times) * 1e3
-    except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
-        why = "out of memory" if pytorch.is_out_of_memory(error) else str(error)
-        for rest in ("forward", "backward")[len(rows):]:
-            rows.append(failed(shape, rest, name, why))
-    finally:
-        pytorch.release()
-    return [row | {"label": f"{pytorch.label} {kernel} on {pytorch.where}", "ran_on": pytorch.where,
-                   "on_device": float(pytorch.device == "cuda")} for row in rows]
 
 
 def finished(row, dtype, ours):
@@ -342,6 +220,20 @@ def report(rows):
         print(f"{here[0]['run_name'].removesuffix('/real_time')}: " + ", ".join(parts), flush=True)
 
 
+def difference(old, new, path):
+    """Why --resume adds no rows: those of one file are from one build on one machine beside one PyTorch."""
+    def of_these(context):
+        return {key: value for key, value in context.items() if key.startswith("flashomp_device_") or key in (
+            "flashomp_commit", "flashomp_compiler", "flashomp_flags", "flashomp_threads", "cpu", "num_cpus", "torch", "cuda",
+            "cudnn", "torch_cpu_capability", "isa", "layouts", "inputs")}
+    before, now = of_these(old), of_these(new)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            return (f"--resume was given with {path}, whose {key} is '{before.get(key)}'; allowed is this run's, "
+                    f"'{now.get(key)}'.")
+    return None
+
+
 def run(arguments, pytorch):
     rows, context = [], {}
     if arguments.resume and arguments.out.exists():
@@ -352,9 +244,18 @@ def run(arguments, pytorch):
     for dtype in arguments.dtype:
         servers = [Flashomp(arguments, dtype, machine) for machine in arguments.machines]
         commands = context.get("command", "")
-        context = servers[0].context | {"command": " ".join(sys.argv)} | (pytorch.versions if pytorch else {})
+        old, context = context, servers[0].context | {"command": " ".join(sys.argv)}
+        if pytorch:
+            context |= pytorch.versions | {"layouts": list(LAYOUTS), "inputs": "flashomp's, by file"}
+        if arguments.isa:
+            context |= {"isa": arguments.isa, "environment": ISAS[arguments.isa]}
+        if old and (why := difference(old, context, arguments.out)):
+            for server in servers:
+                server.close()
+            sys.exit(why)
         if commands and context["command"] not in commands:
             context["command"] = f"{commands}; {context['command']}"
+        peaks = context["peaks"]
         for number, shape in enumerate(arguments.all_shapes):
             if (dtype, shape) in there:
                 continue
@@ -364,7 +265,9 @@ def run(arguments, pytorch):
             ours, new = [], []
             turns = [lambda server=server: server.rows(shape) for server in servers]
             if pytorch:
-                turns += [lambda kernel=kernel: pytorch_rows(pytorch, shape, dtype, kernel, arguments)
+                is_needed = arguments.kernels and not pytorch.refusal(shape)
+                inputs = inputs_of(arguments, shape, dtype) if is_needed else None
+                turns += [lambda kernel=kernel: pytorch_rows(pytorch, shape, inputs, kernel, arguments)
                           for kernel in arguments.kernels]
             for turn in turns[number % len(turns):] + turns[:number % len(turns)]:  # nobody is always first
                 new += turn()
@@ -373,6 +276,8 @@ def run(arguments, pytorch):
                 [server.name for server in servers] + [f"{pytorch.prefix}-{kernel}" for kernel in KERNELS if pytorch] +
                 ["standard"])}
             new = [finished(row, dtype, ours) for row in sorted(new, key=lambda row: order[row["implementation"]])]
+            if arguments.cpu:
+                new = [row | {"peak_flops": peaks["flops"], "peak_source": peaks["flops_source"]} for row in new]
             rows += new
             write(arguments.out, context, rows)
             report(new)
@@ -383,6 +288,8 @@ def run(arguments, pytorch):
 
 def main():
     arguments = parse_arguments()
+    if arguments.isa:
+        os.environ.update(ISAS[arguments.isa])  # before PyTorch's libraries are loaded
     pytorch = None
     if arguments.kernels:
         pytorch = PytorchOnCpu(arguments.threads) if arguments.cpu else Pytorch()

@@ -13,7 +13,7 @@ import pathlib
 import re
 import tempfile
 
-import compare_pytorch
+import pytorch_side
 import flashomp_bench
 
 SHAPES = ["b1_h1_n1024_d64", "b1_h1_n1024_d128", "b1_h1_n4096_d64"]
@@ -50,7 +50,7 @@ def instructions(program, shape, direction, calls):
 
 def row_of(shape, direction, count):
     """A row as the other files have it."""
-    size = compare_pytorch.sizes(shape)
+    size = pytorch_side.sizes(shape)
     product = size["batch"] * size["heads_q"] * size["seqlen_q"] * size["seqlen_k"] * size["head_dim"]
     return {"run_name": f"{direction}/float32/{shape}/real_time", "implementation": "flashomp",
             "label": "openmp:host-avx2 on host (1 thread)", "instructions": count,

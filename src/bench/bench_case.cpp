@@ -179,6 +179,13 @@ void BenchCase::make_outputs(bool backward)
     }
 }
 
+void BenchCase::poison_outputs(bool backward)
+{
+    for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_} : std::vector{&o_, &lse_}) {
+        (*tensor)->poison();
+    }
+}
+
 std::int64_t BenchCase::output_bytes(bool backward)
 {
     return backward ? dq_->host().bytes() + dk_->host().bytes() + dv_->host().bytes()

@@ -55,6 +55,9 @@ public:
     void drop_outputs(bool backward);
     void make_outputs(bool backward);
 
+    /// Fills those of one direction with NaN again, so that what no later call writes shows.
+    void poison_outputs(bool backward);
+
     /// All tensors where the calls find them; those that are not made are absent.
     [[nodiscard]] BackwardArgs arguments();
 

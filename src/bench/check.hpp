@@ -1,25 +1,31 @@
-// Are the results right? Asked before anything is timed.
+// Are the results right? Asked before anything is timed, and of what the timed calls left.
 #pragma once
 
 #include "bench_case.hpp"
 #include "reference.hpp"
+#include "sample.hpp"
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace flashomp::bench {
 
-/// Largest errors of what was compared against the float64 reference, and what the tolerance rule allows
-/// (reference/accuracy.hpp).
+/// Errors of what was compared against the float64 reference, and what the tolerance rule allows
+/// (reference/accuracy.hpp). The rule is applied to each block of rows or keys, over all heads compared, so that early
+/// rows of a causal mask, whose errors are large, excuse no others; the error and bound here are those of the block that
+/// comes nearest to its bound, or goes farthest beyond.
 struct Accuracy {
     double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
-    double bound_o = 0, bound_lse = 0, bound_gradient = 0;
+    double bound_o = 0, bound_lse = 0, bound_dq = 0, bound_dk = 0, bound_dv = 0;
     /// float8_e4m3: the largest error of o, and the root of the mean square relative to that of o, beside what the
     /// inputs give before they are rounded to 8 bits.
     std::optional<double> unrounded_o, unrounded_rms;
     bool has_gradients = false;
     bool has_dkv = false;
-    std::string compared; ///< what: "all rows of 1 of 32 heads of 1 of 8 sequences"
+    bool after_timing = false; ///< compared again, in outputs that were filled with NaN before the timed calls
+    std::string compared;      ///< Sample::text()
+    std::optional<Sample> sample;
 
     [[nodiscard]] bool is_good() const;
 
@@ -27,19 +33,20 @@ struct Accuracy {
     [[nodiscard]] std::string text() const;
 };
 
-/// What the results of a case are compared with: float64, and the same with the element type's rounding.
+/// What the results of a case are compared with, of each part of its sample: float64, the same with the element type's
+/// rounding, and with float32's, which is what LSE is.
 struct Expected {
-    reference::Evaluation exact, naive; ///< gradients for backward only
+    std::vector<reference::ChosenValues> exact, naive, single; ///< gradients for backward only
 };
 
+/// From the inputs alone: no result of a call is read.
 [[nodiscard]] Expected expected(BenchCase& bench, bool backward);
 
-/// Compares the last results of `bench` for the last sequence and key head and its query heads. Where that would take
-/// too long (group·Nq·Nk over 2^22), only the last head's last 128 queries: then dk and dv, which sum over all queries,
-/// are not compared.
+/// Compares the last results of `bench`: those that Sample names.
 [[nodiscard]] Accuracy check(BenchCase& bench, bool backward);
 
-/// The same with what expected() gave for the case, which takes most of the time.
+/// The same with what expected() gave for the case, which takes most of the time. What it gave for backward serves
+/// forward as well.
 [[nodiscard]] Accuracy check(BenchCase& bench, bool backward, const Expected& expected);
 
 } // namespace flashomp::bench

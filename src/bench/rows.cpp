@@ -7,25 +7,57 @@ namespace flashomp::bench {
 
 namespace {
 
+/// What Sample::text() says, for programs: spans are [first, count].
+Json sample_json(const Sample& sample, bool backward)
+{
+    const auto spans = [](const std::vector<reference::Span>& list) {
+        Json json = Json::array();
+        for (const reference::Span& span : list) {
+            json.push_back({span.first, span.count});
+        }
+        return json;
+    };
+    const std::int64_t group = sample.shape.heads_q / sample.shape.heads_kv;
+    Json parts = Json::array();
+    for (const reference::Chosen& part : sample.parts) {
+        Json& json = parts.emplace_back(Json{{"sequence", part.sequence},
+                                             {"heads", {part.head_kv * group, group}},
+                                             {"rows", spans(part.rows)},
+                                             {"row_tensors", {"o", "lse"}}});
+        if (backward) {
+            json["row_tensors"].push_back("dq");
+            json["key_head"] = part.head_kv;
+            json["keys"] = spans(part.keys);
+            json["key_tensors"] = part.keys.empty() ? Json::array() : Json{"dk", "dv"};
+        }
+    }
+    return parts;
+}
+
 void add_accuracy(Json& json, const Accuracy& accuracy)
 {
-    json["error_o"] = accuracy.o;
-    json["bound_o"] = accuracy.bound_o;
-    json["error_lse"] = accuracy.lse;
-    json["bound_lse"] = accuracy.bound_lse;
+    const auto add = [&json](const std::string& name, double error, double bound) {
+        json["error_" + name] = error;
+        json["bound_" + name] = bound;
+    };
+    add("o", accuracy.o, accuracy.bound_o);
+    add("lse", accuracy.lse, accuracy.bound_lse);
     if (accuracy.has_gradients) {
-        json["error_dq"] = accuracy.dq;
-        json["bound_gradient"] = accuracy.bound_gradient;
+        add("dq", accuracy.dq, accuracy.bound_dq);
     }
     if (accuracy.has_dkv) {
-        json["error_dk"] = accuracy.dk;
-        json["error_dv"] = accuracy.dv;
+        add("dk", accuracy.dk, accuracy.bound_dk);
+        add("dv", accuracy.dv, accuracy.bound_dv);
     }
     if (accuracy.unrounded_o && accuracy.unrounded_rms) {
         json["error_o_unrounded"] = *accuracy.unrounded_o;
         json["rms_o_unrounded"] = *accuracy.unrounded_rms;
     }
     json["compared"] = accuracy.compared;
+    json["compared_after_timing"] = accuracy.after_timing;
+    if (accuracy.sample) {
+        json["compared_parts"] = sample_json(*accuracy.sample, accuracy.has_gradients);
+    }
 }
 
 /// A field of CSV: quoted where it must be (RFC 4180).
@@ -77,6 +109,8 @@ Json row_json(const Row& row)
     json["most_time"] = row.timing.most * 1e3;
     if (row.kernel_seconds) {
         json["kernel_time"] = *row.kernel_seconds * 1e3;
+        json["least_kernel_time"] = row.kernel_least * 1e3;
+        json["most_kernel_time"] = row.kernel_most * 1e3;
     }
     if (row.queue_seconds) {
         json["queue_time"] = *row.queue_seconds * 1e3;

@@ -25,6 +25,7 @@ struct Row {
     Timing timing;
     Accuracy accuracy;
     std::optional<double> kernel_seconds; ///< KernelClock: of one call, the median of as many as there are repetitions
+    double kernel_least = 0, kernel_most = 0; ///< of those calls
     std::optional<double> queue_seconds;  ///< CUDA: until a call on a stream has queued its kernels and returns
     double flops = 0;                     ///< as speeds are quoted (cost::Flops)
     std::optional<std::int64_t> peak_bytes; ///< measured: outputs, statistics and scratch, above the inputs

@@ -102,35 +102,48 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
             on_row(row);
             continue;
         }
-        run_flashomp(*bench, direction, row, on_row);
+        std::optional<Expected> expected; // takes longer than most calls: once for both
+        run_flashomp(*bench, expected, row, on_row);
         if (settings_.beside_standard && has_standard() && !shape.packed) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
-            run_standard(*bench, direction, row, on_row);
+            run_standard(*bench, expected, row, on_row);
         }
     }
 }
 
-bool Runner::time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const
+void check_and_time(BenchCase& bench, std::optional<Expected>& expected, const std::function<void()>& time, Row& row)
 {
-    row.accuracy = check(bench, backward);
+    const bool backward = row.direction == "backward";
+    if (!expected) {
+        expected = bench::expected(bench, backward);
+    }
+    row.accuracy = check(bench, backward, *expected);
     if (!row.accuracy.is_good()) {
         row.failure = row.accuracy.text();
         row.is_wrong = true;
-        return false;
+        return;
     }
-    row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
-    return true;
+    bench.poison_outputs(backward);
+    time();
+    row.accuracy = check(bench, backward, *expected);
+    row.accuracy.after_timing = true;
+    if (!row.accuracy.is_good()) {
+        row.failure = "after the timed calls, " + row.accuracy.text();
+        row.is_wrong = true;
+    }
 }
 
-std::optional<double> Runner::kernel_time(const std::function<void()>& call, const Row& row) const
+void Runner::time_kernels(const std::function<void()>& call, Row& row) const
 {
     if (!kernel_clock_) {
-        return {};
+        return;
     }
     std::vector<double> seconds(static_cast<std::size_t>(row.timing.repetitions));
     std::generate(seconds.begin(), seconds.end(), [&] { return kernel_clock_->seconds_of(call); });
-    return median(std::move(seconds));
+    row.kernel_least = *std::min_element(seconds.begin(), seconds.end());
+    row.kernel_most = *std::max_element(seconds.begin(), seconds.end());
+    row.kernel_seconds = median(std::move(seconds));
 }
 
 std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::function<void()>& call, const Row& row) const
@@ -156,9 +169,9 @@ std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::functio
     return median(std::move(seconds));
 }
 
-void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row)
+void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row)
 {
-    const bool backward = direction == "backward";
+    const bool backward = row.direction == "backward";
     Report report;
     const auto call = [&] { report = backward ? bench.backward() : bench.forward(); };
     try {
@@ -180,10 +193,12 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
         row.tuned = report.tuned;
         row.extra_bytes = report.extra_bytes;
         row.standard_bytes = report.standard_bytes;
-        if (time_if_right(bench, backward, call, row)) {
+        const auto time = [&] {
+            row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
             row.queue_seconds = time_to_queue(bench, call, row);
-            row.kernel_seconds = kernel_time(call, row); // last: from then on the driver has a listener
-        }
+            time_kernels(call, row); // last: from then on the driver has a listener
+        };
+        check_and_time(bench, expected, time, row);
     } catch (const std::bad_alloc&) {
         row.failure = "out of memory.";
     } catch (const Error& error) {
@@ -192,18 +207,18 @@ void Runner::run_flashomp(BenchCase& bench, const std::string& direction, Row ro
     on_row(row);
 }
 
-void Runner::run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row)
+void Runner::run_standard(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row)
 {
-    const bool backward = direction == "backward";
+    const bool backward = row.direction == "backward";
     const int threads = settings_.options.threads > 0 ? settings_.options.threads : omp_get_max_threads();
     row.backend = "standard";
     row.on_device = on_device();
     row.ran_on = on_device() ? choose_place(settings_.options).name : host_name(threads);
     try {
-        const double expected = standard_speed_[direction] > 0 ? row.flops / standard_speed_[direction] : 0;
-        if (expected > settings_.timing.most_seconds) {
+        const double seconds = standard_speed_[row.direction] > 0 ? row.flops / standard_speed_[row.direction] : 0;
+        if (seconds > settings_.timing.most_seconds) {
             throw Error(fmt::format("not run: a call would take about {:.0f} s, and the time limit is {:.0f} s.",
-                                    expected, settings_.timing.most_seconds));
+                                    seconds, settings_.timing.most_seconds));
         }
         const std::unique_ptr<Standard> made =
             on_device() ? make_standard_cuda(bench, space_) : std::make_unique<StandardAttention>(bench, threads);
@@ -215,8 +230,11 @@ void Runner::run_standard(BenchCase& bench, const std::string& direction, Row ro
         }
         const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
         row.peak_bytes = peak_of(bench, backward, space_, call);
-        if (time_if_right(bench, backward, call, row)) {
-            standard_speed_[direction] = row.flops_per_second();
+        check_and_time(
+            bench, expected,
+            [&] { row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing); }, row);
+        if (row.failure.empty()) {
+            standard_speed_[row.direction] = row.flops_per_second();
         }
     } catch (const std::bad_alloc&) {
         row.failure = "out of memory.";

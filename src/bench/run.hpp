@@ -1,6 +1,7 @@
 // Checks and times one shape.
 #pragma once
 
+#include "check.hpp"
 #include "kernel_clock.hpp"
 #include "rows.hpp"
 #include "space.hpp"
@@ -21,6 +22,11 @@ struct RunSettings {
     bool kernel_time = false;     ///< Row::kernel_seconds; on a GPU only
     TimingSettings timing;
 };
+
+/// Checks what the last call left in the outputs, fills them with NaN, runs `time`, whose calls fill them anew, and
+/// checks what these left. A row that fails either check says so and has no time; `time` runs only after the first.
+/// `expected`, where it is not there, is computed when it is needed.
+void check_and_time(BenchCase& bench, std::optional<Expected>& expected, const std::function<void()>& time, Row& row);
 
 /// Runs shapes one after the other and hands out rows as they are there.
 class Runner {
@@ -45,15 +51,13 @@ public:
 
 private:
     Row prepared(const cost::Shape& shape, const std::string& direction) const;
-    /// Checks what the last call left, and only if that is right times further ones.
-    bool time_if_right(BenchCase& bench, bool backward, const std::function<void()>& call, Row& row) const;
     /// What the GPU spends on a call, where that is asked for.
-    std::optional<double> kernel_time(const std::function<void()>& call, const Row& row) const;
+    void time_kernels(const std::function<void()>& call, Row& row) const;
     /// What the host spends on a call on a CUDA stream; nothing elsewhere, and where calls are so long that queueing
     /// them does not matter.
     std::optional<double> time_to_queue(BenchCase& bench, const std::function<void()>& call, const Row& row) const;
-    void run_flashomp(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
-    void run_standard(BenchCase& bench, const std::string& direction, Row row, const OnRow& on_row);
+    void run_flashomp(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row);
+    void run_standard(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row);
 
     RunSettings settings_;
     Space space_;

@@ -6,7 +6,11 @@
 
 #include "flashomp/error.hpp"
 
+#include "bench_case.hpp"
+#include "safetensors.hpp"
+
 #include <iostream>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -18,10 +22,10 @@ namespace flashomp::cli {
 namespace {
 
 constexpr const char* details =
-    R"(Every row is checked against the float64 reference before it is timed, on the heads and rows that JSON's "compared"
-names; one that misses its bound has no time, and the status is then 1. Times are wall-clock of whole calls, the median
-of the repetitions; spread is (slowest - fastest)/median. Peak memory is measured: outputs, statistics and scratch, as
-resident pages on the host and as counted allocations on a GPU.
+    R"(Every row is checked against the float64 reference before it is timed and once more in what the timed calls left, on
+the heads, rows and keys that JSON's "compared" names; one that misses its bound has no time, and the status is then 1.
+Times are wall-clock of whole calls, the median of the repetitions; spread is (slowest - fastest)/median. Peak memory is
+measured: outputs, statistics and scratch, as resident pages on the host and as counted allocations on a GPU.
 
 Suites:
 {}
@@ -91,6 +95,27 @@ int serve(const BenchFlags& flags)
     return is_wrong ? status_falls_short : status_ok;
 }
 
+/// --inputs: what the calls of a row are given, for a program that is set beside this one.
+int write_inputs(const BenchFlags& flags, const std::vector<cost::Shape>& shapes)
+{
+    if (shapes.size() != 1) {
+        throw Error(fmt::format("--inputs was given with {} shapes; allowed is one.", shapes.size()));
+    }
+    const bench::RunSettings settings = settings_of(flags);
+    bench::BenchCase bench(shapes.front(), settings.dtype, {}, Space{});
+    const BackwardArgs args = bench.on_host();
+    std::map<std::string, ConstTensorView> tensors{{"q", args.q}, {"k", args.k}, {"v", args.v}, {"dout", args.dout}};
+    const Options scales = bench.scales_on_host();
+    for (const auto& [name, scale] : {std::pair{"q_scale", &scales.q_scale}, std::pair{"k_scale", &scales.k_scale},
+                                      std::pair{"v_scale", &scales.v_scale}}) {
+        if (*scale) {
+            tensors.emplace(name, *scale);
+        }
+    }
+    io::write_safetensors(flags.inputs, tensors);
+    return status_ok;
+}
+
 int run_bench(const BenchFlags& flags)
 {
     const std::vector<cost::Shape> shapes = shapes_of(flags.what);
@@ -100,6 +125,9 @@ int run_bench(const BenchFlags& flags)
     if (flags.what.list) {
         print_names(shapes);
         return status_ok;
+    }
+    if (!flags.inputs.empty()) {
+        return write_inputs(flags, shapes);
     }
     const bench::RunSettings settings = settings_of(flags);
     if (flags.only_calls >= 0) {
@@ -154,6 +182,11 @@ void add_bench_command(CLI::App& app, Command& chosen)
         ->group("Output");
     command->add_option("--csv", flags->csv, "write CSV to this file at the end")
         ->type_name("FILE.csv")
+        ->group("Output");
+    command
+        ->add_option("--inputs", flags->inputs,
+                     "run nothing; write the q, k, v and dout that calls of the one shape are given")
+        ->type_name("FILE.safetensors")
         ->group("Output");
     add_number(*command, "--only-calls", flags->only_calls, 0, 1000000, "")->group(""); // for --measure-traffic
     add_tiling_options(*command, flags->tiling);

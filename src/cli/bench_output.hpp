@@ -23,7 +23,7 @@ struct BenchFlags {
     bool kernel_time = false;
     int only_calls = -1;
     bench::TimingSettings timing;
-    std::string out, csv;
+    std::string out, csv, inputs;
 };
 
 /// Machine, build, command and peaks: what every file of results begins with.

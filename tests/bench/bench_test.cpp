@@ -1,4 +1,6 @@
 // The benchmark's own parts: what it checks, times and measures must be able to fail.
+#include "accuracy.hpp"
+#include "check.hpp"
 #include "memory.hpp"
 #include "run.hpp"
 #include "standard.hpp"
@@ -7,9 +9,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
+#include <Eigen/Core>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -121,6 +128,17 @@ TEST(BenchCheck, ResultsThatNobodyWroteAreSeen)
     EXPECT_FALSE(check(bench, false).is_good());
 }
 
+/// A case with the results of both directions.
+std::unique_ptr<BenchCase> with_results(const char* shape, DType dtype = DType::float32)
+{
+    auto bench = std::make_unique<BenchCase>(cost::parse_shape(shape), dtype, on_host(), Space{});
+    bench->make_outputs(false);
+    bench->forward();
+    bench->make_outputs(true);
+    bench->backward();
+    return bench;
+}
+
 TEST(BenchCheck, LargeShapesAreSampledAndSaySo)
 {
     BenchCase bench(cost::parse_shape("b1_h1_n4096_d16_topleft"), DType::float32, on_host(), Space{});
@@ -128,7 +146,111 @@ TEST(BenchCheck, LargeShapesAreSampledAndSaySo)
     bench.forward();
     const Accuracy accuracy = check(bench, false);
     EXPECT_TRUE(accuracy.is_good()) << accuracy.text();
-    EXPECT_EQ(accuracy.compared, "the last 128 of 4096 rows of 1 of 1 heads of 1 of 1 sequences");
+    EXPECT_EQ(accuracy.compared, "o, LSE of rows 0-63, 2016-2079, 4032-4095 of 4096: sequence 0 head 0 (of 1 sequence, 1 "
+                                 "head)");
+}
+
+TEST(BenchCheck, OfLargeShapesEveryTensorIsComparedInSeveralHeadsAndBlocks)
+{
+    const auto bench = with_results("b2_h6kv3_n1500_d16_causal");
+    const Expected right = expected(*bench, true);
+    const Accuracy accuracy = check(*bench, true, right);
+    EXPECT_TRUE(accuracy.is_good()) << accuracy.text();
+    EXPECT_TRUE(accuracy.has_dkv);
+    const std::string three = "0-63, 718-781, 1436-1499 of 1500";
+    EXPECT_EQ(accuracy.compared, "o, LSE, dQ of rows " + three +
+                                     ": sequence 0 heads 0-1, sequence 1 heads 2-3, sequence 1 heads 4-5; dK, dV of keys " +
+                                     three +
+                                     ": sequence 0 key head 0, sequence 1 key head 1, sequence 1 key head 2 (of 2 "
+                                     "sequences, 6 heads, 3 key heads)");
+    const BackwardArgs args = bench->on_host();
+    const std::initializer_list<std::pair<const char*, ConstTensorView>> tensors{
+        {"o", args.o}, {"lse", args.lse}, {"dq", args.dq}, {"dk", args.dk}, {"dv", args.dv}};
+    for (const auto& [name, view] : tensors) {
+        const bool is_lse = view.rank == 3;
+        const std::int64_t group = name[0] == 'd' && name[1] != 'q' ? 1 : 2;
+        for (const std::int64_t place : {0, 4, 5}) { // of six pairs of sequence and key head
+            for (const std::int64_t row : {0, 63, 718, 781, 1499}) {
+                const std::int64_t head = place % 3 * group;
+                const std::int64_t at = place / 3 * view.strides[0] + row * view.strides[is_lse ? 2 : 1] +
+                                        head * view.strides[is_lse ? 1 : 2];
+                float& value = static_cast<float*>(const_cast<void*>(view.data))[at];
+                const float before = std::exchange(value, value + 0.01F);
+                EXPECT_FALSE(check(*bench, true, right).is_good()) << name << " " << place << " " << row;
+                value = before;
+            }
+        }
+    }
+    EXPECT_TRUE(check(*bench, true, right).is_good());
+}
+
+TEST(BenchCheck, EarlyRowsOfACausalMaskExcuseNoLaterOnes)
+{
+    const auto bench = with_results("b1_h1_n4096_d16_causal", DType::bfloat16);
+    const Expected right = expected(*bench, false);
+    const double middle_bound = 2 * reference::naive_error(right.naive[0].rows[1].o, right.exact[0].rows[1].o) + 1e-5;
+    const double early_bound = 2 * reference::naive_error(right.naive[0].rows[0].o, right.exact[0].rows[0].o) + 1e-5;
+    ASSERT_LT(4 * middle_bound, early_bound);
+    const auto& o = bench->on_host().o;
+    auto* const element = static_cast<Eigen::bfloat16*>(const_cast<void*>(o.data)) + 2048 * o.strides[1];
+    *element = static_cast<Eigen::bfloat16>(static_cast<float>(*element) + 2 * static_cast<float>(middle_bound));
+    EXPECT_FALSE(check(*bench, false, right).is_good());
+}
+
+TEST(BenchCheck, LseIsHeldToFloat32WhateverTheDtype)
+{
+    const auto bench = with_results("b1_h2_n256_d32", DType::bfloat16);
+    EXPECT_TRUE(check(*bench, false).is_good()) << check(*bench, false).text();
+    *static_cast<float*>(const_cast<void*>(bench->on_host().lse.data)) += 1e-3F;
+    EXPECT_FALSE(check(*bench, false).is_good());
+}
+
+TEST(BenchCheck, WhatTheTimedCallsLeftIsComparedToo)
+{
+    const auto bench = with_results("b1_h2_n64_d16");
+    std::optional<Expected> right;
+    Row row;
+    row.direction = "backward";
+    check_and_time(
+        *bench, right, [&] { bench->backward(); }, row);
+    EXPECT_EQ(row.failure, "");
+    EXPECT_TRUE(row.accuracy.after_timing);
+    check_and_time(
+        *bench, right, [] {}, row); // calls that write nothing: what an earlier one left must not pass for theirs
+    EXPECT_TRUE(row.is_wrong);
+    EXPECT_EQ(row.failure.rfind("after the timed calls, errors: ", 0), 0U) << row.failure;
+}
+
+TEST(BenchCheck, AWrongRowIsNotTimed)
+{
+    const auto bench = with_results("b1_h2_n64_d16");
+    *static_cast<float*>(bench->on_host().dv.data) += 1;
+    std::optional<Expected> right;
+    Row row;
+    row.direction = "backward";
+    check_and_time(
+        *bench, right, [] { FAIL(); }, row);
+    EXPECT_TRUE(row.is_wrong);
+}
+
+TEST(BenchSample, TakesAsManyKeysAsAreAffordable)
+{
+    const auto keys_of = [](const char* shape) {
+        std::vector<std::size_t> counts;
+        for (const reference::Chosen& part : Sample(cost::parse_shape(shape)).parts) {
+            counts.push_back(part.keys.size());
+        }
+        return counts;
+    };
+    using Counts = std::vector<std::size_t>;
+    EXPECT_EQ(keys_of("b1_h16_n16384_d128"), (Counts{3, 3, 3}));
+    EXPECT_EQ(keys_of("b1_h8_n16384_d256"), (Counts{0, 3, 3}));
+    EXPECT_EQ(keys_of("b4_h16kv1_n16384_d64"), (Counts{0, 0, 3}));
+    EXPECT_EQ(keys_of("b1_h1_n65536_d64"), (Counts{3}));
+    EXPECT_EQ(keys_of("b1_h1_n131072_d128"), (Counts{0}));
+    EXPECT_EQ(keys_of("b1_h1_n100_d8"), (Counts{1}));
+    EXPECT_EQ(Sample(cost::parse_shape("b1_h1_n131072_d128")).text(true),
+              "o, LSE, dQ of rows 0-63, 65504-65567, 131008-131071 of 131072: sequence 0 head 0 (of 1 sequence, 1 head)");
 }
 
 TEST(BenchMemory, ResidentPeakSeesWhatWasTouchedAndGivenBack)
@@ -242,11 +364,22 @@ TEST(BenchRows, JsonAndCsvHoldTheSame)
     row.flops = 2e9;
     row.timing = {0.001, 0.0009, 0.0012, 4, 5};
     row.kernel_seconds = 0.0007;
+    row.kernel_least = 0.0006;
+    row.kernel_most = 0.0008;
+    row.accuracy.has_gradients = true;
+    row.accuracy.after_timing = true;
+    row.accuracy.sample.emplace(cost::parse_shape(row.shape));
     row.peak_bytes = 1234;
     const nlohmann::json json = nlohmann::json::parse(row_json(row).dump());
     EXPECT_DOUBLE_EQ(json["real_time"], 1.0);
     EXPECT_DOUBLE_EQ(json["TFLOP/s"], 2.0);
     EXPECT_DOUBLE_EQ(json["kernel_time"], 0.7);
+    EXPECT_DOUBLE_EQ(json["least_kernel_time"], 0.6);
+    EXPECT_DOUBLE_EQ(json["most_kernel_time"], 0.8);
+    EXPECT_EQ(json["compared_after_timing"], true);
+    EXPECT_EQ(json["compared_parts"].dump(),
+              R"([{"heads":[0,1],"key_head":0,"key_tensors":["dk","dv"],"keys":[[0,8]],"row_tensors":["o","lse","dq"],)"
+              R"("rows":[[0,8]],"sequence":0}])");
     EXPECT_EQ(json["label"], "openmp:plain on a GPU, the first");
     EXPECT_EQ(json["peak_bytes"], 1234);
     EXPECT_NEAR(json["spread"].get<double>(), 0.3, 1e-9);

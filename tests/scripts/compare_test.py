@@ -3,40 +3,55 @@
 Usage: compare_test.py FLASHOMP
 """
 
+import contextlib
+import io
 import json
 import pathlib
+import struct
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
 import compare_pytorch
+import pytorch_side
 
 FLASHOMP = sys.argv.pop(1)
 
 
 class Pretended:
-    """Takes no time; flash works, math has no memory for long sequences, cudnn has no kernel."""
+    """flash works, math has no memory for long sequences, cudnn has no kernel."""
 
     label, where, versions = "pretended 1", "nowhere", {"torch": "pretended"}
     device, prefix = "cuda", "pytorch"
 
-    def __init__(self):
-        self.count = 0
+    def __init__(self, **versions):
+        self.count, self.inputs = 0, None
+        self.layout, self.direction = None, None
+        self.versions = Pretended.versions | versions
 
-    def calls(self, shape, dtype, kernel):
+    def refusal(self, shape):
+        return "no packed sequences" if pytorch_side.sizes(shape)["packed"] else None
+
+    def calls(self, shape, inputs, kernel, layout):
+        self.inputs = inputs
         if kernel == "cudnn":
             raise RuntimeError("no such kernel\nand a second line")
 
-        def call():
+        def call(direction):
             self.count += 1
-            if kernel == "math" and compare_pytorch.sizes(shape)["seqlen_q"] > 64:
+            self.layout, self.direction = layout, direction
+            if kernel == "math" and pytorch_side.sizes(shape)["seqlen_q"] > 64:
                 raise MemoryError_("CUDA out of memory")
+            if kernel == "efficient" and layout == "bhnd":
+                raise RuntimeError("not in this layout")
+            time.sleep(0.003 if (direction, layout) in (("forward", "bhnd"), ("backward", "bnhd")) else 0.0005)
 
-        yield "forward", call
-        yield "backward", call
+        yield "forward", lambda: call("forward")
+        yield "backward", lambda: call("backward")
 
     def synchronize(self):
         pass
@@ -47,7 +62,7 @@ class Pretended:
 
     def kernel_time(self, call):
         call()
-        return 1e-6 * self.count
+        return 1e-6 * self.count * (1000 if self.layout == "bnhd" else 1)
 
     def release(self):
         pass
@@ -68,11 +83,12 @@ class Compare(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def run_with(self, *words):
-        arguments = compare_pytorch.parse_arguments(
-            ["--bench", FLASHOMP, "--out", str(self.out), "--device", "host", "--repetitions", "2", "--min-time", "0.001",
-             *words])
-        return compare_pytorch.run(arguments, Pretended())
+    def arguments(self, *words):
+        return compare_pytorch.parse_arguments(
+            ["--bench", FLASHOMP, "--out", str(self.out), "--device", "host", "--min-time", "0.001", *words])
+
+    def run_with(self, *words, pytorch=None):
+        return compare_pytorch.run(self.arguments(*words), pytorch or Pretended())
 
     def test_all_implementations_are_in_one_file(self):
         rows = self.run_with("--shape", "b1_h2_n64_d16", "--shape", "b1_h2_n128_d16_causal")
@@ -88,13 +104,76 @@ class Compare(unittest.TestCase):
         self.assertAlmostEqual(flash["TFLOP/s"] * flash["real_time"], ours["TFLOP/s"] * ours["real_time"])
         self.assertEqual(flash["peak_bytes"], 4096)
 
-    def test_kernel_time_is_the_median_of_as_many_calls_as_repetitions(self):
-        arguments = compare_pytorch.parse_arguments(["--bench", FLASHOMP, "--out", str(self.out), "--shape", "b1_h2_n64_d16",
-                                                     "--kernel-time", "--repetitions", "3", "--min-time", "0"])
+    def rows_of(self, kernel, *words):
         pretended = Pretended()
-        forward, backward = compare_pytorch.pytorch_rows(pretended, "b1_h2_n64_d16", "bfloat16", "flash", arguments)
-        self.assertAlmostEqual(backward["kernel_time"], (pretended.count - 1) * 1e-3)
+        return pytorch_side.pytorch_rows(pretended, "b1_h2_n64_d16", {}, kernel,
+                                         self.arguments("--shape", "b1_h2_n64_d16", "--min-time", "0", *words))
+
+    def test_kernel_time_is_the_median_of_as_many_calls_as_repetitions(self):
+        forward, backward = self.rows_of("flash", "--kernel-time", "--repetitions", "7")
+        first = 1 + 2 + 7 * 1 + 1  # peak, warming up and timing come before
+        self.assertAlmostEqual(forward["least_kernel_time"], first * 1e-3)
+        self.assertAlmostEqual(forward["kernel_time"], (first + 3) * 1e-3)
+        self.assertAlmostEqual(forward["most_kernel_time"], (first + 6) * 1e-3)
         self.assertLess(forward["kernel_time"], backward["kernel_time"])
+
+    def test_pytorch_has_the_layout_that_is_best_for_it_and_both_are_recorded(self):
+        forward, backward = self.rows_of("flash", "--kernel-time")
+        self.assertEqual((forward["layout"], backward["layout"]), ("bnhd", "bhnd"))
+        self.assertEqual((forward["kernel_layout"], backward["kernel_layout"]), ("bhnd", "bhnd"))
+        for row in forward, backward:
+            both = row["layouts"]
+            self.assertEqual(set(both), {"bhnd", "bnhd"})
+            self.assertEqual(row["real_time"], min(one["real_time"] for one in both.values()))
+            self.assertEqual(row["kernel_time"], min(one["kernel_time"] for one in both.values()))
+
+    def test_a_layout_without_a_kernel_leaves_the_other(self):
+        forward, _ = self.rows_of("efficient")
+        self.assertEqual(forward["layout"], "bnhd")
+        self.assertEqual(forward["layouts"]["bhnd"]["error_message"], "not in this layout")
+
+    def test_both_sides_have_the_same_values(self):
+        pretended = Pretended()
+        self.run_with("--shape", "b2_h4kv2_n8x6_d4v3", "--dtype", "float32", pytorch=pretended)
+        kind, extents, data = pretended.inputs["q"]
+        self.assertEqual((kind, extents), ("F32", [2, 8, 4, 4]))
+        self.assertEqual({name: tensor[1] for name, tensor in pretended.inputs.items()},
+                         {"q": [2, 8, 4, 4], "k": [2, 6, 2, 4], "v": [2, 6, 2, 3], "dout": [2, 8, 4, 3]})
+        q = struct.unpack(f"<{len(data) // 4}f", data)
+        self.assertGreater(len(set(q)), 250)
+        again = compare_pytorch.inputs_of(self.arguments("--shape", "b1_h1_n1_d1"), "b2_h4kv2_n8x6_d4v3", "float32")
+        self.assertEqual(bytes(again["q"][2]), bytes(data))
+        self.assertAlmostEqual(sum(value * value for value in q) / len(q), 1, delta=0.3)
+
+    def test_five_repetitions_are_the_least(self):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as text:
+            self.arguments("--shape", "b1_h1_n8_d8", "--repetitions", "4")
+        self.assertIn("--repetitions was 4; allowed are 5 or more.", text.getvalue())
+        rows = self.run_with("--shape", "b1_h2_n64_d16", "--kernels", "flash")
+        self.assertEqual({row["repetitions"] for row in rows}, {5})
+
+    def test_resume_refuses_rows_of_another_pytorch_build_or_device(self):
+        self.run_with("--shape", "b1_h2_n64_d16", "--kernels", "flash")
+        with self.assertRaises(SystemExit) as refused:
+            self.run_with("--shape", "b1_h2_n32_d16", "--resume", pytorch=Pretended(torch="2.99"))
+        self.assertEqual(str(refused.exception), f"--resume was given with {self.out}, whose torch is 'pretended'; allowed "
+                         "is this run's, '2.99'.")
+        for key in ("flashomp_commit", "cpu", "flashomp_device_0"):
+            file = json.loads(self.out.read_text())
+            file["context"][key] = "another"
+            self.out.write_text(json.dumps(file))
+            with self.assertRaises(SystemExit) as refused:
+                self.run_with("--shape", "b1_h2_n32_d16", "--resume")
+            self.assertIn(f"whose {key} is 'another'", str(refused.exception))
+            self.assertEqual(json.loads(self.out.read_text()), file)
+            self.out.unlink()
+            self.run_with("--shape", "b1_h2_n64_d16", "--kernels", "flash")
+
+    def test_rows_of_a_cpu_say_what_its_products_reach(self):
+        rows = compare_pytorch.run(self.arguments("--cpu", "--shape", "b1_h2_n64_d16", "--dtype", "float32", "bfloat16",
+                                                  "--kernels", "flash"), Pretended())
+        peaks = {(row["dtype"], row["peak_flops"]) for row in rows}
+        self.assertEqual(len(peaks), 2)
 
     def test_what_has_no_time_says_why(self):
         rows = self.run_with("--shape", "b1_h2_n128_d16")
@@ -126,7 +205,7 @@ class Compare(unittest.TestCase):
         self.assertEqual(len(arguments.all_shapes), 36 + 2)
         self.assertEqual(arguments.all_shapes[-2:], ["b2_h1_n8_d8", "b1_h1_n8_d8"])
         self.assertEqual(arguments.all_shapes[0], "b32_h32_n512_d64")
-        self.assertEqual(compare_pytorch.sizes("b2_h8kv2_n1x64_d32v16_causal"),
+        self.assertEqual(pytorch_side.sizes("b2_h8kv2_n1x64_d32v16_causal"),
                          {"batch": 2, "heads_q": 8, "heads_kv": 2, "seqlen_q": 1, "seqlen_k": 64, "head_dim": 32,
                           "head_dim_v": 16, "causal": True, "packed": False})
 
