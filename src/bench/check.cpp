@@ -1,6 +1,7 @@
 #include "check.hpp"
 
 #include "accuracy.hpp"
+#include "memory.hpp"
 #include "validate.hpp"
 
 #include <algorithm>
@@ -150,6 +151,7 @@ Expected expected(BenchCase& bench, bool backward)
     const Problem problem = problem_of(bench, backward);
     const reference::Rounding rounding = reference::rounding_of(bench.dtype());
     Expected result;
+    const ReusedMemory reused;
     for (const Chosen& part : sample.parts) {
         result.exact.push_back(reference::evaluate(problem, part));
         result.naive.push_back(reference::evaluate(problem, part, rounding));
@@ -186,8 +188,8 @@ Accuracy check(BenchCase& bench, bool backward, const Expected& expected)
         return result;
     }
     result.has_gradients = true;
-    result.has_dkv = std::any_of(sample.parts.begin(), sample.parts.end(),
-                                 [](const Chosen& part) { return !part.keys.empty(); });
+    result.has_dkv =
+        std::any_of(sample.parts.begin(), sample.parts.end(), [](const Chosen& part) { return !part.keys.empty(); });
     comparison.compare(&ChosenValues::Rows::dq, gradient_factor, expected.naive, result.dq, result.bound_dq);
     comparison.compare(&ChosenValues::Keys::dk, gradient_factor, expected.naive, result.dk, result.bound_dk);
     comparison.compare(&ChosenValues::Keys::dv, gradient_factor, expected.naive, result.dv, result.bound_dv);

@@ -13,8 +13,8 @@ namespace flashomp::bench {
 
 /// Errors of what was compared against the float64 reference, and what the tolerance rule allows
 /// (reference/accuracy.hpp). The rule is applied to each block of rows or keys, over all heads compared, so that early
-/// rows of a causal mask, whose errors are large, excuse no others; the error and bound here are those of the block that
-/// comes nearest to its bound, or goes farthest beyond.
+/// rows of a causal mask, whose errors are large, excuse no others; the error and bound here are those of the block
+/// that comes nearest to its bound, or goes farthest beyond.
 struct Accuracy {
     double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
     double bound_o = 0, bound_lse = 0, bound_dq = 0, bound_dk = 0, bound_dv = 0;

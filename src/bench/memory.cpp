@@ -37,6 +37,21 @@ void make_allocations_visible()
     mallopt(M_MMAP_THRESHOLD, threshold); // NOLINT(concurrency-mt-unsafe): before any thread is started
 }
 
+ReusedMemory::ReusedMemory()
+{
+    constexpr int most = 32 << 20;        // the largest threshold that glibc takes
+    mallopt(M_MMAP_THRESHOLD, most);      // NOLINT(concurrency-mt-unsafe): glibc's takes its own lock
+    mallopt(M_TRIM_THRESHOLD, 16 * most); // NOLINT(concurrency-mt-unsafe): so too
+}
+
+ReusedMemory::~ReusedMemory()
+{
+    constexpr int usual = 128 << 10;
+    mallopt(M_TRIM_THRESHOLD, usual); // NOLINT(concurrency-mt-unsafe): as above
+    make_allocations_visible();
+    malloc_trim(0);
+}
+
 ResidentPeak::ResidentPeak()
 {
     std::ofstream clear("/proc/self/clear_refs");

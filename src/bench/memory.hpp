@@ -10,6 +10,17 @@ namespace flashomp::bench {
 /// allocated. For the rest of the process.
 void make_allocations_visible();
 
+/// As long as this is there, freed memory stays with the process for its next allocations: those who allocate the same
+/// again and again would get and give back pages most of the time. Then all of it goes back, and allocations are
+/// visible.
+class ReusedMemory {
+public:
+    ReusedMemory();
+    ~ReusedMemory();
+    ReusedMemory(const ReusedMemory&) = delete;
+    ReusedMemory& operator=(const ReusedMemory&) = delete;
+};
+
 /// The most resident memory above that at construction, of the whole process; from /proc/self, in steps of about 0.5
 /// MB.
 class ResidentPeak {

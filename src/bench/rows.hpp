@@ -26,12 +26,12 @@ struct Row {
     Accuracy accuracy;
     std::optional<double> kernel_seconds; ///< KernelClock: of one call, the median of as many as there are repetitions
     double kernel_least = 0, kernel_most = 0; ///< of those calls
-    std::optional<double> queue_seconds;  ///< CUDA: until a call on a stream has queued its kernels and returns
-    double flops = 0;                     ///< as speeds are quoted (cost::Flops)
-    std::optional<std::int64_t> peak_bytes; ///< measured: outputs, statistics and scratch, above the inputs
-    std::int64_t extra_bytes = 0;           ///< planned: Report::extra_bytes
-    std::int64_t standard_bytes = 0;        ///< Report::standard_bytes
-    double tile_bytes = 0, least_bytes = 0; ///< main-memory traffic, planned (cost::tile_traffic, least_traffic)
+    std::optional<double> queue_seconds;      ///< CUDA: until a call on a stream has queued its kernels and returns
+    double flops = 0;                         ///< as speeds are quoted (cost::Flops)
+    std::optional<std::int64_t> peak_bytes;   ///< measured: outputs, statistics and scratch, above the inputs
+    std::int64_t extra_bytes = 0;             ///< planned: Report::extra_bytes
+    std::int64_t standard_bytes = 0;          ///< Report::standard_bytes
+    double tile_bytes = 0, least_bytes = 0;   ///< main-memory traffic, planned (cost::tile_traffic, least_traffic)
 
     /// "forward/bfloat16/b2_h16_n4096_d128_causal"
     [[nodiscard]] std::string name() const { return direction + "/" + dtype + "/" + shape; }

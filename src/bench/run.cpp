@@ -231,8 +231,8 @@ void Runner::run_standard(BenchCase& bench, std::optional<Expected>& expected, R
         const auto call = [&] { backward ? standard.backward() : standard.forward(false); };
         row.peak_bytes = peak_of(bench, backward, space_, call);
         check_and_time(
-            bench, expected,
-            [&] { row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing); }, row);
+            bench, expected, [&] { row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing); },
+            row);
         if (row.failure.empty()) {
             standard_speed_[row.direction] = row.flops_per_second();
         }

@@ -51,8 +51,9 @@ Sample::Sample(const cost::Shape& of) : shape(of)
     const std::vector<std::int64_t> lengths_k = shape.lengths_k();
     const std::int64_t group = shape.heads_q / shape.heads_kv;
     std::vector<std::pair<std::int64_t, std::int64_t>> places; // the last first
-    for (const auto& place : {std::pair{shape.batch - 1, shape.heads_kv - 1},
-                              std::pair{shape.batch / 2, shape.heads_kv / 2}, std::pair{std::int64_t{0}, std::int64_t{0}}}) {
+    for (const auto& place :
+         {std::pair{shape.batch - 1, shape.heads_kv - 1}, std::pair{shape.batch / 2, shape.heads_kv / 2},
+          std::pair{std::int64_t{0}, std::int64_t{0}}}) {
         if (std::find(places.begin(), places.end(), place) == places.end()) {
             places.push_back(place);
         }

@@ -226,8 +226,7 @@ std::vector<ChosenValues::Keys> evaluate_keys(const Group<A>& group, const std::
         const auto v = group.v.middleRows(block.first_column, block.columns);
         const Matrix<A> q = group.q(head, task.rows);
         const Matrix<A> dout = group.dout(head, task.rows);
-        const Stored<A> stored =
-            forward_block<A>(block, q, group.k.middleRows(block.first_column, block.columns), v);
+        const Stored<A> stored = forward_block<A>(block, q, group.k.middleRows(block.first_column, block.columns), v);
         const Column<A> d = row_terms<A>(stored, v, dout);
         std::vector<KeysResult<A>> parts;
         for (const Span& span : spans) {
@@ -292,8 +291,8 @@ ChosenValues results_of(const Problem& problem, const Chosen& chosen)
             append(rows.o, rows_of<Exact>(problem.o, sequence, sequence.first_q, span, head));
             const bool packed = problem.lse.rank == 2;
             const auto& strides = problem.lse.strides;
-            const std::int64_t start =
-                packed ? head * strides[0] + sequence.first_q * strides[1] : sequence.batch * strides[0] + head * strides[1];
+            const std::int64_t start = packed ? head * strides[0] + sequence.first_q * strides[1]
+                                              : sequence.batch * strides[0] + head * strides[1];
             for (std::int64_t i = span.first; i < span.first + span.count; ++i) {
                 rows.lse.push_back(read_element(problem.lse, start + i * strides.at(packed ? 1 : 2)));
             }

@@ -20,7 +20,8 @@ struct Chosen {
     std::vector<Span> keys; ///< whose dK and dV are wanted
 };
 
-/// Values of a Chosen, contiguous, one entry for each of its spans. dq, dk and dv are there for a backward problem only.
+/// Values of a Chosen, contiguous, one entry for each of its spans. dq, dk and dv are there for a backward problem
+/// only.
 struct ChosenValues {
     struct Rows {
         std::vector<double> o, lse, dq; ///< [query heads of the group, rows, width]; lse without width

@@ -146,8 +146,9 @@ TEST(BenchCheck, LargeShapesAreSampledAndSaySo)
     bench.forward();
     const Accuracy accuracy = check(bench, false);
     EXPECT_TRUE(accuracy.is_good()) << accuracy.text();
-    EXPECT_EQ(accuracy.compared, "o, LSE of rows 0-63, 2016-2079, 4032-4095 of 4096: sequence 0 head 0 (of 1 sequence, 1 "
-                                 "head)");
+    EXPECT_EQ(accuracy.compared,
+              "o, LSE of rows 0-63, 2016-2079, 4032-4095 of 4096: sequence 0 head 0 (of 1 sequence, 1 "
+              "head)");
 }
 
 TEST(BenchCheck, OfLargeShapesEveryTensorIsComparedInSeveralHeadsAndBlocks)
@@ -158,11 +159,11 @@ TEST(BenchCheck, OfLargeShapesEveryTensorIsComparedInSeveralHeadsAndBlocks)
     EXPECT_TRUE(accuracy.is_good()) << accuracy.text();
     EXPECT_TRUE(accuracy.has_dkv);
     const std::string three = "0-63, 718-781, 1436-1499 of 1500";
-    EXPECT_EQ(accuracy.compared, "o, LSE, dQ of rows " + three +
-                                     ": sequence 0 heads 0-1, sequence 1 heads 2-3, sequence 1 heads 4-5; dK, dV of keys " +
-                                     three +
-                                     ": sequence 0 key head 0, sequence 1 key head 1, sequence 1 key head 2 (of 2 "
-                                     "sequences, 6 heads, 3 key heads)");
+    EXPECT_EQ(accuracy.compared,
+              "o, LSE, dQ of rows " + three +
+                  ": sequence 0 heads 0-1, sequence 1 heads 2-3, sequence 1 heads 4-5; dK, dV of keys " + three +
+                  ": sequence 0 key head 0, sequence 1 key head 1, sequence 1 key head 2 (of 2 "
+                  "sequences, 6 heads, 3 key heads)");
     const BackwardArgs args = bench->on_host();
     const std::initializer_list<std::pair<const char*, ConstTensorView>> tensors{
         {"o", args.o}, {"lse", args.lse}, {"dq", args.dq}, {"dk", args.dk}, {"dv", args.dv}};
@@ -249,8 +250,9 @@ TEST(BenchSample, TakesAsManyKeysAsAreAffordable)
     EXPECT_EQ(keys_of("b1_h1_n65536_d64"), (Counts{3}));
     EXPECT_EQ(keys_of("b1_h1_n131072_d128"), (Counts{0}));
     EXPECT_EQ(keys_of("b1_h1_n100_d8"), (Counts{1}));
-    EXPECT_EQ(Sample(cost::parse_shape("b1_h1_n131072_d128")).text(true),
-              "o, LSE, dQ of rows 0-63, 65504-65567, 131008-131071 of 131072: sequence 0 head 0 (of 1 sequence, 1 head)");
+    EXPECT_EQ(
+        Sample(cost::parse_shape("b1_h1_n131072_d128")).text(true),
+        "o, LSE, dQ of rows 0-63, 65504-65567, 131008-131071 of 131072: sequence 0 head 0 (of 1 sequence, 1 head)");
 }
 
 TEST(BenchMemory, ResidentPeakSeesWhatWasTouchedAndGivenBack)

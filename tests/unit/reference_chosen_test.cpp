@@ -38,11 +38,10 @@ struct AsResults {
         problem.dq = view(values.gradients.dq, problem.q, depth);
         problem.dk = view(values.gradients.dk, problem.k, depth);
         problem.dv = view(values.gradients.dv, problem.v, problem.head_dim_v);
-        problem.lse = problem.q.rank == 4
-                          ? TensorView::contiguous(values.outputs.lse.data(), DType::float64,
-                                                   {problem.batch, problem.heads_q, problem.seqlen_q})
-                          : TensorView::contiguous(values.outputs.lse.data(), DType::float64,
-                                                   {problem.heads_q, problem.q.shape[0]});
+        problem.lse = problem.q.rank == 4 ? TensorView::contiguous(values.outputs.lse.data(), DType::float64,
+                                                                   {problem.batch, problem.heads_q, problem.seqlen_q})
+                                          : TensorView::contiguous(values.outputs.lse.data(), DType::float64,
+                                                                   {problem.heads_q, problem.q.shape[0]});
     }
 
     Evaluation values;
@@ -57,8 +56,8 @@ void expect_near(const std::vector<double>& a, const std::vector<double>& b, dou
 
 void expect_chosen_is_part_of_whole(const ReferenceCase& c, const Chosen& chosen)
 {
-    for (const auto& [rounding, most] : {std::pair{Rounding::none, 1e-13}, std::pair{Rounding::float32, 2e-6},
-                                         std::pair{Rounding::bfloat16, 4e-2}}) {
+    for (const auto& [rounding, most] :
+         {std::pair{Rounding::none, 1e-13}, std::pair{Rounding::float32, 2e-6}, std::pair{Rounding::bfloat16, 4e-2}}) {
         SCOPED_TRACE(static_cast<int>(rounding));
         const AsResults whole(c, reference::evaluate(c.problem, rounding));
         const ChosenValues expected = reference::results_of(whole.problem, chosen);
