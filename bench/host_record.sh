@@ -9,7 +9,10 @@
 #     isas          instruction sets beside loops of products  host-isas.json          a minute
 #     scaling       1, 2, 4, ... threads beside PyTorch        host-scaling.json       minutes
 #     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour
-# Only the last three depend on what else the machine does. PYTHON is one with PyTorch, THREADS those of isas and pytorch.
+# And, only where it is named:
+#     avx2          both sides kept to AVX2, 12 shapes         host-pytorch-avx2.json  ten minutes
+# Only isas, scaling, pytorch and avx2 depend on what else the machine does. PYTHON is one with PyTorch, THREADS those of isas,
+# pytorch and avx2.
 # On another machine NAME=host-scaling-16 names scaling's file: both are in one table. RESUME=1 keeps pytorch's rows that are
 # there, which have to be the same build's.
 set -euo pipefail
@@ -40,8 +43,13 @@ for part in "${parts[@]}"; do
             --threads "$threads" --beside-standard --dtype float32 bfloat16 --kernels flash math --repetitions 7 \
             --min-time 0.02 --shapes "$here/shapes/host.txt" ${RESUME:+--resume}
         ;;
+    avx2)
+        "$python" "$here/compare_pytorch.py" --bench "$program" --out "$folder/host-pytorch-avx2.json" --cpu --isa avx2 \
+            --threads "$threads" --dtype float32 --kernels flash --repetitions 7 --min-time 0.02 \
+            --shapes "$here/shapes/host_avx2.txt" ${RESUME:+--resume}
+        ;;
     *)
-        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch.\n" "$part" >&2
+        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch, avx2.\n" "$part" >&2
         exit 2
         ;;
     esac

@@ -81,7 +81,8 @@ void add_blocks(std::vector<Task>& tasks, std::int64_t member, std::size_t index
 template <class Compute, class Collect>
 void for_each_task(const Problem& problem, const std::vector<Task>& tasks, Compute compute, Collect collect)
 {
-    const int threads = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
+    const int most = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
+    const int threads = static_cast<int>(std::clamp<std::size_t>(tasks.size(), 1, static_cast<std::size_t>(most)));
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (std::size_t i = 0; i < tasks.size(); ++i) {

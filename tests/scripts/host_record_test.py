@@ -4,6 +4,7 @@ Usage: host_record_test.py FLASHOMP
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -50,10 +51,21 @@ class Record(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as shapes:
             print("b1_h1_n64_d16", file=shapes, flush=True)
             context, rows = self.run_script("host_scaling.py", "--threads", "1", "--shapes", shapes.name, "--dtype", "float32",
-                                            "--repetitions", "1", "--min-time", "0", "--kernels")
+                                            "--repetitions", "5", "--min-time", "0", "--kernels")
         self.assertEqual([(row["direction"], row["threads"], len(row["cpus"])) for row in rows],
                          [("forward", 1, 1), ("backward", 1, 1)])
         self.assertIn("1 thread)", rows[0]["ran_on"])
+
+    def test_avx2_keeps_both_sides_to_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            python = pathlib.Path(folder) / "python"
+            python.write_text('#!/bin/sh\necho "$@"\n')
+            python.chmod(0o755)
+            done = subprocess.run([ROOT / "bench" / "host_record.sh", FLASHOMP, folder, "avx2"], check=True, text=True,
+                                  capture_output=True, env=os.environ | {"PYTHON": str(python), "THREADS": "2"})
+        self.assertIn("host-pytorch-avx2.json --cpu --isa avx2 --threads 2", done.stdout)
+        shapes = (ROOT / "bench" / "shapes" / "host_avx2.txt").read_text().splitlines()
+        self.assertEqual(sum(not line.startswith("#") for line in shapes), 12)
 
     def test_what_the_program_refuses_is_told(self):
         with self.assertRaisesRegex(flashomp_bench.Failed, "FLASHOMP_HOST_ISA was 'none'"):
