@@ -163,7 +163,8 @@ Column<A> row_terms(const Stored<A>& stored, const Part<A>& v, const Matrix<A>& 
     if constexpr (std::is_same_v<A, Native<double>>) {
         return dout.cwiseProduct(stored.o).rowwise().sum();
     } else {
-        Matrix<A> dp = rounded<A>(dout * v.transpose());
+        using Scalar = typename A::Scalar;
+        Matrix<A> dp = stored.visible.select(rounded<A>(dout * v.transpose()), Scalar{0});
         if (stored.dropout.size() > 0) {
             dp = rounded<A>(dp.cwiseProduct(stored.dropout));
         }
@@ -193,7 +194,8 @@ KeysResult<A> key_gradients(const Block& block, const Stored<A>& stored, const C
         return matrix.middleCols(begin - block.first_column, count);
     };
     const Matrix<A> p = columns(stored.p);
-    Matrix<A> dp = rounded<A>(dout * group.v.middleRows(begin, count).transpose());
+    const Visible visible = stored.visible.middleCols(begin - block.first_column, count);
+    Matrix<A> dp = visible.select(rounded<A>(dout * group.v.middleRows(begin, count).transpose()), Scalar{0});
     Matrix<A> kept = p;
     if (stored.dropout.size() > 0) {
         const Matrix<A> dropout = columns(stored.dropout);
@@ -204,9 +206,9 @@ KeysResult<A> key_gradients(const Block& block, const Stored<A>& stored, const C
     if (stored.tanh.size() > 0) {
         ds = rounded<A>(ds.cwiseProduct(rounded<A>(Scalar{1} - rounded<A>(columns(stored.tanh).cwiseAbs2()).array())));
     }
-    ds = rounded<A>(ds * static_cast<Scalar>(problem.scale));
-    result.dk.middleRows(begin - span.first, count) = ds.transpose() * q;
-    result.dv.middleRows(begin - span.first, count) = kept.transpose() * dout;
+    ds = visible.select(rounded<A>(ds * static_cast<Scalar>(problem.scale)), Scalar{0});
+    result.dk.middleRows(begin - span.first, count) = product_of_visible(ds.transpose(), q, visible.transpose());
+    result.dv.middleRows(begin - span.first, count) = product_of_visible(kept.transpose(), dout, visible.transpose());
     return result;
 }
 

@@ -5,7 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <limits>
+#include <utility>
 
 namespace flashomp {
 namespace {
@@ -100,6 +101,18 @@ TEST(ReferenceChosen, IsPartOfTheWholeWithEveryOption)
     c.problem.causal = Causal::bottom_right;
     expect_chosen_is_part_of_whole(c, {0, 1, {{0, 33}}, {{0, 47}}});
     expect_chosen_is_part_of_whole(c, {1, 0, {{3, 2}, {31, 1}}, {{46, 1}}});
+}
+
+TEST(ReferenceChosen, HiddenKeysThatAreNotFiniteHaveNoInfluenceEither)
+{
+    ReferenceCase c({1, 2, 1, 30, 40, 8, 8});
+    c.add_key_padding();
+    for (std::size_t j = 0; j < 40; ++j) {
+        if (c.key_padding_mask[j] == 0) {
+            c.k[8 * j] = c.v[8 * j] = std::numeric_limits<double>::quiet_NaN();
+        }
+    }
+    expect_chosen_is_part_of_whole(c, {0, 0, {{0, 30}}, {{0, 40}}});
 }
 
 TEST(ReferenceChosen, IsPartOfTheWholeOfPackedSequences)
