@@ -11,6 +11,9 @@
 #include "validate.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -43,11 +46,22 @@ Problem on_inputs(Problem problem, const AttentionInputs& exact)
     return problem;
 }
 
+/// What the results of a case are judged by.
+struct Baselines {
+    std::map<std::string, std::vector<double>> oracle, naive;
+    std::map<std::string, std::vector<double>> naive_float32; ///< of LSE and dsink, and of dbias where it is float32
+    std::vector<std::uint8_t> few_keys;
+};
+
 /// Compares one result with its expected tensor. How far off the naive baseline is is measured against our own oracle
 /// and not against the expected values: a mistake that backend and reference share must not widen its own bound.
 Comparison compare(const CheckCase& check_case, const std::string& name, const io::HostTensor& computed,
-                   const std::vector<double>& naive, const std::vector<double>& oracle)
+                   const Baselines& baselines)
 {
+    static const std::map<std::string, reference::Result> results{
+        {"o", reference::Result::o},        {"lse", reference::Result::lse}, {"dq", reference::Result::dq},
+        {"dk", reference::Result::dk},      {"dv", reference::Result::dv},   {"dbias", reference::Result::dbias},
+        {"dsink", reference::Result::dsink}};
     const std::filesystem::path& file = check_case.expected.at(name);
     const io::HostTensor tensor = io::read_npy(file);
     if (tensor.shape() != computed.shape()) {
@@ -55,10 +69,18 @@ Comparison compare(const CheckCase& check_case, const std::string& name, const i
                                 io::describe(tensor.dtype(), tensor.shape()), name,
                                 io::describe(computed.dtype(), computed.shape())));
     }
-    const bool is_output = name == "o" || name == "lse";
-    const double factor = is_output ? reference::output_factor : reference::gradient_factor;
-    return {name, reference::max_error(io::doubles(computed), io::doubles(tensor)),
-            reference::tolerance(factor, reference::naive_error(naive, oracle))};
+    const std::vector<double>& oracle = baselines.oracle.at(name);
+    std::vector<double> naive =
+        (computed.dtype() == DType::float32 ? baselines.naive_float32 : baselines.naive).at(name);
+    const std::vector<double> expected = io::doubles(tensor);
+    for (std::size_t n = 0; n < naive.size(); ++n) {
+        const double error = naive[n] - oracle[n];
+        naive[n] = std::isfinite(error) ? expected[n] + error : expected[n];
+    }
+    const reference::Judged judged =
+        reference::judged_as(results.at(name), computed.dtype(), computed.shape(), baselines.few_keys,
+                             reference::largest_of(baselines.oracle.at("lse")));
+    return {name, reference::judge(judged, io::doubles(computed), expected, naive)};
 }
 
 void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs, const AttentionInputs& exact,
@@ -93,11 +115,16 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
     const Problem backward_problem = validate_backward(back, options);
     result.backward = backward(back, options);
 
-    const auto naive = reference_results(problem, backward_problem, reference::rounding_of(result.dtype));
-    const auto oracle =
+    Baselines baselines;
+    baselines.naive = reference_results(problem, backward_problem, reference::rounding_of(result.dtype));
+    baselines.naive_float32 = result.dtype == DType::float32
+                                  ? baselines.naive
+                                  : reference_results(problem, backward_problem, reference::Rounding::float32);
+    baselines.oracle =
         reference_results(on_inputs(problem, exact), on_inputs(backward_problem, exact), reference::Rounding::none);
+    baselines.few_keys = reference::rows_of_few_keys(problem);
     for (const auto& [name, tensor] : outputs.tensors()) {
-        result.comparisons.push_back(compare(check_case, name, tensor, naive.at(name), oracle.at(name)));
+        result.comparisons.push_back(compare(check_case, name, tensor, baselines));
     }
 }
 

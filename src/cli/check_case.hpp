@@ -7,6 +7,8 @@
 
 #include "flashomp/attention.hpp"
 
+#include "accuracy.hpp"
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,11 +17,13 @@ namespace flashomp::cli {
 
 /// How far one result is from what it should be.
 struct Comparison {
-    std::string name;   ///< o, lse, dq, ...
-    double error = 0.0; ///< largest difference; infinite where a NaN or an infinity is out of place
-    double bound = 0.0;
+    std::string name;           ///< o, lse, dq, ...
+    reference::Verdict verdict; ///< its first limit is that of the largest difference
 
-    [[nodiscard]] bool passed() const { return error <= bound; } // a NaN fails
+    /// The largest difference; infinite where a NaN or an infinity is out of place.
+    [[nodiscard]] double error() const { return verdict.largest().value; }
+    [[nodiscard]] double bound() const { return verdict.largest().bound; }
+    [[nodiscard]] bool passed() const { return verdict.passed(); }
 };
 
 enum class Outcome : std::uint8_t { passed, failed, skipped };

@@ -110,9 +110,30 @@ double finite_number(const json& value, const char* key, const Place& place)
     return value.get<double>();
 }
 
+/// {"probability": 0.25, "seed": 1, "offset": 2}; the last two are 0 when they are not given.
+Dropout parse_dropout(const json& value, const Place& place)
+{
+    constexpr std::array<std::string_view, 3> keys{"probability", "seed", "offset"};
+    require_object(value, keys, place);
+    if (!value.contains("probability")) {
+        place.refuse("'dropout' needs 'probability'");
+    }
+    Dropout dropout;
+    dropout.probability = finite_number(value.at("probability"), "probability", place);
+    for (const auto& [key, counter] : {std::pair{"seed", &dropout.seed}, std::pair{"offset", &dropout.offset}}) {
+        if (value.contains(key)) {
+            if (!value.at(key).is_number_unsigned()) {
+                place.refuse(fmt::format("'{}' must be a whole number from 0", key));
+            }
+            *counter = value.at(key).get<std::uint64_t>();
+        }
+    }
+    return dropout;
+}
+
 Options parse_options(const json& value, const Place& place)
 {
-    constexpr std::array<std::string_view, 4> keys{"causal", "window", "softcap", "scale"};
+    constexpr std::array<std::string_view, 5> keys{"causal", "window", "softcap", "scale", "dropout"};
     require_object(value, keys, place);
     Options options;
     if (value.contains("causal")) {
@@ -138,6 +159,9 @@ Options parse_options(const json& value, const Place& place)
     }
     if (value.contains("scale")) {
         options.scale = finite_number(value.at("scale"), "scale", place);
+    }
+    if (value.contains("dropout")) {
+        options.dropout = parse_dropout(value.at("dropout"), place);
     }
     return options;
 }

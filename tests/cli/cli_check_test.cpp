@@ -3,8 +3,9 @@
 
 #include "npy.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,28 @@ TEST_F(Check, AWrongValueFallsShort)
     }
 }
 
+/// LSE is float32 in every dtype: bfloat16's naive error excuses nothing in it. A gradient's common factor is not to be
+/// larger than what rounding makes it.
+TEST_F(Check, AWrongLseOrFactorFallsShortInSixteenBits)
+{
+    const fs::path folder = copied_case("gqa");
+    ASSERT_EQ(run({"check", folder, "--dtype", "bfloat16"}).status, 0);
+    const auto change = [](const char* name, double& value) { value = name[0] == 'l' ? value + 1e-3 : value * 1.005; };
+    for (const char* const name : {"lse", "dq", "dk", "dv"}) {
+        SCOPED_TRACE(name);
+        const fs::path file = folder / "gqa" / (std::string(name) + ".npy");
+        const std::string before = contents(file);
+        io::HostTensor tensor = io::converted(io::read_npy(file), DType::float64);
+        auto* values = static_cast<double*>(tensor.data());
+        std::for_each(values, values + tensor.elements(), [&](double& value) { change(name, value); });
+        io::write_npy(file, tensor.view());
+        const Outcome outcome = run({"check", folder, "--dtype", "bfloat16"});
+        EXPECT_EQ(outcome.status, 1) << outcome.out << outcome.err;
+        EXPECT_NE(outcome.out.find(std::string("gqa ") + name + ": "), std::string::npos) << outcome.out;
+        write_text(file, before);
+    }
+}
+
 TEST_F(Check, ARequiredDeviceIsRequired)
 {
     const Outcome outcome = run({"check", cases(), "--case", "d8", "--device", "host", "--require-device"});
@@ -95,7 +118,8 @@ TEST_F(Check, ARequiredDeviceIsRequired)
 
 TEST_F(Check, EveryShippedCasePassesInEveryDtypeAndNothingIsSkipped)
 {
-    const auto folders = std::distance(fs::directory_iterator(cases()), fs::directory_iterator()) - 1; // cases.json
+    const auto folders = std::count_if(fs::directory_iterator(cases()), fs::directory_iterator(),
+                                       [](const fs::directory_entry& entry) { return entry.is_directory(); });
     for (const char* const dtype : {"float32", "bfloat16", "float16"}) {
         const Outcome outcome = run({"check", cases(), "--dtype", dtype});
         EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
@@ -129,6 +153,13 @@ TEST_F(Check, ListsThatAreNotAsTheyShouldBe)
         {list_of(R"({"name": "one_by_one", "options": {}, "seed": 1})"), "seed"},
         {list_of(R"({"name": "one_by_one", "options": {"casual": "none"}})"), "casual"},
         {list_of(R"({"name": "one_by_one", "options": {"causal": true}})"), "causal"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": 0.5}})"), "object"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"seed": 1}}})"), "needs 'probability'"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": "1"}}})"), "probability"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": 0.5, "seed": -1}}})"), "seed"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": 0.5, "offset": 1.5}}})"), "offset"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": 0.5, "key": 1}}})"), "key"},
+        {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": 1.5}}})"), "dropout"},
         {list_of(R"({"name": "one_by_one", "options": {"window": [1]}})"), "window"},
         {list_of(R"({"name": "one_by_one", "options": {"window": [1.5, 2]}})"), "window"},
         {list_of(R"({"name": "one_by_one", "options": {"scale": "1"}})"), "scale"},

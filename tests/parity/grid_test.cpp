@@ -109,6 +109,7 @@ protected:
                                          ? naive.outputs.lse
                                          : reference::forward(problem, reference::Rounding::float32).lse;
             }
+            expected.few_keys = reference::rows_of_few_keys(problem);
             expected.naive = std::move(naive.outputs);
             expected.naive_gradients = std::move(naive.gradients);
             run(attention, head_dim, cell, expected, table);
