@@ -28,6 +28,12 @@ if(FLASHOMP_SANITIZE)
                                                        -fno-omit-frame-pointer)
     target_link_options(flashomp_settings INTERFACE -fsanitize=address,undefined)
 endif()
+if(FLASHOMP_FUZZ)
+    if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+        message(FATAL_ERROR "FLASHOMP_FUZZ needs clang, which brings libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}.")
+    endif()
+    target_compile_options(flashomp_settings INTERFACE -fsanitize=fuzzer-no-link) # counts which code an input reaches
+endif()
 
 # flashomp_layer(<name> SOURCES ... [DEPENDS layers...] [LIBRARIES targets...] [OFFLOAD])
 function(flashomp_layer name)

@@ -2,11 +2,14 @@
 
 #include "flashomp/error.hpp"
 
+#include "message.hpp"
 #include "npy.hpp"
+#include "printable.hpp"
 #include "quantized.hpp"
 #include "safetensors.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +18,9 @@
 namespace flashomp::cli {
 
 namespace {
+
+constexpr std::size_t longest_shown_name = 60;
+constexpr std::size_t most_shown_names = 8;
 
 bool is_floating(DType dtype)
 {
@@ -61,13 +67,17 @@ void AttentionInputs::read(const InputFiles& files)
             });
             if (used) {
                 tensors_[name] = std::move(tensor);
+                expect_axes(name, files.safetensors);
             } else {
-                unused.push_back(name);
+                unused.push_back(printable(name, longest_shown_name));
             }
         }
         if (!unused.empty()) {
-            notes_.push_back(fmt::format("{} also holds {}, which this command does not read",
-                                         files.safetensors.string(), fmt::join(unused, ", ")));
+            const std::size_t shown = std::min(unused.size(), most_shown_names);
+            notes_.push_back(
+                fmt::format("{} also holds {}{}, which this command does not read", files.safetensors.string(),
+                            fmt::join(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                            shown < unused.size() ? fmt::format(" and {} more", unused.size() - shown) : ""));
         }
     }
     for (const auto& [name, path] : files.npy) {
@@ -77,7 +87,19 @@ void AttentionInputs::read(const InputFiles& files)
         }
         files_.push_back(path);
         tensors_[name] = io::read_npy(path, {.u2_is_bfloat16 = true});
+        expect_axes(name, path);
     }
+}
+
+void AttentionInputs::expect_axes(const std::string& name, const std::filesystem::path& path) const
+{
+    if (tensors_.at(name).rank() > 0) {
+        return;
+    }
+    const std::vector<TensorOption>& all = tensor_options();
+    const auto option = std::find_if(all.begin(), all.end(), [&](const TensorOption& one) { return name == one.name; });
+    io::fail(path, "holds {} as one number without axes (shape ()); needed are {}.", name,
+             option == all.end() ? "axes" : option->help);
 }
 
 void AttentionInputs::require(const std::vector<std::string>& names) const

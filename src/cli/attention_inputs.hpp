@@ -51,6 +51,8 @@ public:
 
 private:
     void read(const InputFiles& files);
+    /// A view without axes would mean "not given" to the library, so such a tensor is refused here.
+    void expect_axes(const std::string& name, const std::filesystem::path& path) const;
     void require(const std::vector<std::string>& names) const;
     /// q, k and v that are not float8_e4m3 yet.
     void quantize();

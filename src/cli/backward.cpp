@@ -2,6 +2,7 @@
 #include "attention_inputs.hpp"
 #include "attention_outputs.hpp"
 #include "commands.hpp"
+#include "layout_hint.hpp"
 #include "progress.hpp"
 #include "summary.hpp"
 
@@ -77,7 +78,7 @@ int run_backward(const AttentionFlags& flags)
             progress.show("backward: forward pass");
             const TensorView o = outputs.add_o(args.q, args.v);
             const TensorView lse = outputs.add_lse(args.q);
-            summary.passes.emplace_back("forward", forward({args.q, args.k, args.v, o, lse}, options));
+            summary.passes.emplace_back("forward", forward_in(flags.layout, {args.q, args.k, args.v, o, lse}, options));
             args.o = o;
             args.lse = lse;
         }
@@ -91,7 +92,7 @@ int run_backward(const AttentionFlags& flags)
             args.dsink = outputs.add_plain("dsink", options.sink);
         }
         progress.show("backward: backward pass");
-        summary.passes.emplace_back("backward", backward(args, options));
+        summary.passes.emplace_back("backward", backward_in(flags.layout, args, options));
     }
     summary.written = place.write(outputs, flags.layout);
     print_summary(summary, flags.run.json);

@@ -12,6 +12,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -68,6 +69,21 @@ bench::RunSettings settings_of(const BenchFlags& flags)
     return settings;
 }
 
+/// The next line of standard input. Throws Error for one that is longer than any shape: nothing may fill the memory.
+bool next_line(std::string& line)
+{
+    constexpr std::size_t longest = 1000;
+    line.clear();
+    int letter = 0;
+    while ((letter = std::cin.get()) != std::char_traits<char>::eof() && letter != '\n') {
+        if (line.size() == longest) {
+            throw Error(fmt::format("standard input has a line of more than {} bytes; a shape is shorter.", longest));
+        }
+        line += static_cast<char>(letter);
+    }
+    return letter == '\n' || !line.empty();
+}
+
 /// One shape after the other from standard input, rows to standard output, each as a line of JSON: what
 /// bench/compare_pytorch.py speaks, so that one process serves it from the first shape to the last.
 int serve(const BenchFlags& flags)
@@ -76,7 +92,7 @@ int serve(const BenchFlags& flags)
     bench::Runner runner(settings);
     print_line(bench_context(settings));
     bool is_wrong = false;
-    for (std::string line; std::getline(std::cin, line);) {
+    for (std::string line; next_line(line);) {
         if (line.empty()) {
             continue;
         }
@@ -144,7 +160,7 @@ int run_bench(const BenchFlags& flags)
         print_notes({"standard attention is timed on the host and by the cuda backend only; bench/compare_pytorch.py "
                      "has PyTorch's for a GPU"});
     }
-    BenchOutput output(flags, settings);
+    BenchOutput output(flags, settings, runner, shapes);
     {
         Progress progress("bench");
         std::size_t number = 0;
@@ -155,7 +171,7 @@ int run_bench(const BenchFlags& flags)
                 [&](const std::string& name) {
                     progress.show(fmt::format("bench: shape {} of {}, {}", number, shapes.size(), name));
                 },
-                [&](const bench::Row& row) { output.add(row); });
+                [&](const bench::Row& row) { progress.print(output.add(row)); });
         }
     }
     return output.finish();
@@ -191,6 +207,9 @@ void add_bench_command(CLI::App& app, Command& chosen)
     add_number(*command, "--only-calls", flags->only_calls, 0, 1000000, "")->group(""); // for --measure-traffic
     add_tiling_options(*command, flags->tiling);
     add_run_options(*command, flags->run, true);
+    command->get_option("--dtype")->description(
+        "of the random inputs: float32 (default), bfloat16, float16 or, for the forward pass on a Hopper GPU, "
+        "float8_e4m3");
     command->callback([flags, &chosen] { chosen = [flags] { return run_bench(*flags); }; });
 }
 

@@ -89,43 +89,17 @@ std::vector<std::string> traffic_command(const BenchFlags& flags, const Place& p
     return words;
 }
 
-std::string speed_text(const bench::Row& row)
+std::string places_text(const std::vector<bench::Row>& rows)
 {
-    return decimal_text(row.flops_per_second(), "FLOP/s");
-}
-
-void print_table(const std::vector<bench::Row>& rows)
-{
-    Table table;
-    const bool any_queued =
-        std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.queue_seconds.has_value(); });
-    const bool any_in_8_bits = rows.front().dtype == name_of(DType::float8_e4m3);
-    const bool any_kernels =
-        std::any_of(rows.begin(), rows.end(), [](const bench::Row& row) { return row.kernel_seconds.has_value(); });
-    table.add({"pass", "shape", "implementation", "median", any_kernels ? "kernels" : "", "spread", "speed",
-               "peak memory", "error of o", "bound", any_in_8_bits ? "rms to float32 inputs" : "",
-               any_queued ? "queued in" : "", ""});
     std::map<std::string, std::size_t> places;
     for (const bench::Row& row : rows) {
         ++places[row.ran_on];
-        const bool timed = row.failure.empty();
-        const std::string implementation =
-            row.machine.empty() ? row.backend : row.backend + ":" + row.machine + (row.tuned ? " (tuned)" : "");
-        table.add(
-            {row.direction, row.shape, implementation, timed ? time_text(row.timing.median) : std::string(),
-             row.kernel_seconds ? time_text(*row.kernel_seconds) : std::string(),
-             timed ? fmt::format("{:.1f} %", 100.0 * row.timing.spread()) : std::string(),
-             timed ? speed_text(row) : std::string(),
-             row.peak_bytes ? bytes_text(*row.peak_bytes) : std::string(timed ? "unknown" : ""),
-             timed ? error_text(row.accuracy.o) : std::string(),
-             timed ? error_text(row.accuracy.bound_o) : std::string(),
-             row.accuracy.unrounded_rms ? fmt::format("{:.1f} %", 100.0 * *row.accuracy.unrounded_rms) : std::string(),
-             row.queue_seconds ? time_text(*row.queue_seconds) : std::string(), row.failure});
     }
-    fmt::print("{}", table.text());
+    std::string text;
     for (const auto& [place, count] : places) {
-        fmt::print("{} row{} in {} ran on {}\n", count, count == 1 ? "" : "s", rows.front().dtype, place);
+        text += fmt::format("{} row{} in {} ran on {}\n", count, count == 1 ? "" : "s", rows.front().dtype, place);
     }
+    return text;
 }
 
 } // namespace
@@ -163,8 +137,9 @@ void print_line(const Json& json)
     std::fflush(stdout);
 }
 
-BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings)
-    : flags_(flags), context_(bench_context(settings))
+BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings, const bench::Runner& runner,
+                         const std::vector<cost::Shape>& shapes)
+    : flags_(flags), context_(bench_context(settings)), table_(settings, runner, shapes)
 {
     // A place that cannot be written shows now, not after the first hour; these leave no trace.
     for (const std::string& path : {flags_.out, flags_.csv}) {
@@ -174,13 +149,21 @@ BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& sett
     }
 }
 
-void BenchOutput::add(const bench::Row& row)
+std::string BenchOutput::add(const bench::Row& row)
 {
     rows_.push_back(row);
     has_result_ = has_result_ || row.failure.empty() || row.is_wrong;
-    if (!flags_.out.empty() && has_result_) {
+    if (!has_result_) {
+        return {};
+    }
+    if (!flags_.out.empty()) {
         write_file(flags_.out, bench::file_text(context_, rows_));
     }
+    std::string text;
+    for (; !flags_.run.json && printed_ < rows_.size(); ++printed_) {
+        text += (printed_ == 0 ? table_.heading() : "") + table_.line(rows_[printed_]);
+    }
+    return text;
 }
 
 int BenchOutput::finish() const
@@ -194,7 +177,7 @@ int BenchOutput::finish() const
     if (flags_.run.json) {
         fmt::print("{}", bench::file_text(context_, rows_));
     } else {
-        print_table(rows_);
+        fmt::print("{}", places_text(rows_));
     }
     for (const bench::Row& row : rows_) {
         if (row.is_wrong) {

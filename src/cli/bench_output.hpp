@@ -3,10 +3,12 @@
 
 #include "attention_options.hpp"
 #include "bench_options.hpp"
+#include "bench_table.hpp"
 #include "report.hpp"
 
 #include "run.hpp"
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -32,21 +34,25 @@ struct BenchFlags {
 /// One line of JSON to stdout, at once.
 void print_line(const Json& json);
 
-/// Gathers rows; keeps the JSON file up to date after each.
+/// Gathers rows and words them as they come; keeps the JSON file up to date after each.
 class BenchOutput {
 public:
     /// Throws Error when a file could not be written.
-    BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings);
+    BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings, const bench::Runner& runner,
+                const std::vector<cost::Shape>& shapes);
 
-    void add(const bench::Row& row);
+    /// What is to be printed now; nothing with --json, and until a row has a result.
+    [[nodiscard]] std::string add(const bench::Row& row);
 
-    /// Prints and returns the exit status. Throws Error, with nothing written, when no row has a result.
+    /// Prints the rest and returns the exit status. Throws Error, with nothing written, when no row has a result.
     [[nodiscard]] int finish() const;
 
 private:
     const BenchFlags& flags_;
     Json context_;
+    BenchTable table_;
     std::vector<bench::Row> rows_;
+    std::size_t printed_ = 0; ///< rows
     bool has_result_ = false; ///< a row was timed, or found wrong
 };
 

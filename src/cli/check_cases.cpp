@@ -3,12 +3,16 @@
 #include "flashomp/error.hpp"
 
 #include "input_file.hpp"
+#include "json_text.hpp"
+#include "message.hpp"
+#include "printable.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -26,6 +30,8 @@ namespace {
 
 constexpr std::array side_inputs{"alibi_slopes", "bias", "key_padding_mask", "cu_seqlens_q", "cu_seqlens_k", "sink"};
 constexpr std::array side_gradients{"dbias", "dsink"};
+constexpr const char* list_name = "cases.json";
+constexpr std::size_t longest_name = 255;                    // of a file, on Linux
 constexpr std::int64_t largest_list = std::int64_t{1} << 24; // bytes of cases.json
 
 /// Where in which file something is wrong.
@@ -33,48 +39,17 @@ struct Place {
     const fs::path& file;
     std::string inside;
 
-    [[noreturn]] void refuse(const std::string& what) const
-    {
-        throw Error(fmt::format("{}: {}{}.", file.string(), inside, what));
-    }
+    [[noreturn]] void refuse(const std::string& what) const { io::fail(file, "{}{}.", inside, what); }
 };
 
-/// The text of the file as JSON; a key that appears twice in one object is refused, where JSON would take the last.
-json parse_json(const fs::path& path)
+json parse_list(const std::string& text, const Place& place)
 {
-    io::InputFile file(path);
-    if (file.size() > largest_list) {
-        throw Error(
-            fmt::format("{}: has {} bytes; a list of cases has at most {}.", path.string(), file.size(), largest_list));
-    }
-    std::string text(static_cast<std::size_t>(file.size()), '\0');
-    file.read(text.data(), file.size());
-
-    std::vector<std::set<std::string>> open_objects;
-    std::string repeated;
-    const json::parser_callback_t watch_keys = [&](int, json::parse_event_t event, json& value) {
-        if (event == json::parse_event_t::object_start) {
-            open_objects.emplace_back();
-        } else if (event == json::parse_event_t::object_end) {
-            open_objects.pop_back();
-        } else if (event == json::parse_event_t::key) {
-            if (!open_objects.back().insert(value.get<std::string>()).second) {
-                repeated = value.get<std::string>();
-            }
-        }
-        return true;
-    };
-    json parsed;
     try {
-        parsed = json::parse(text, watch_keys);
-    } catch (const json::parse_error& error) {
-        throw Error(fmt::format("{}: is not JSON (byte {}).", path.string(), error.byte));
+        constexpr std::size_t deepest = 5; // the list, its cases, a case, its options, a window
+        return io::parse_json(text, deepest);
+    } catch (const io::JsonProblem& problem) {
+        place.refuse(fmt::format("{}; a list of cases is needed", problem.what()));
     }
-    if (!repeated.empty()) {
-        throw Error(
-            fmt::format("{}: the key '{}' appears twice in one object; once is allowed.", path.string(), repeated));
-    }
-    return parsed;
 }
 
 /// An object all of whose keys are allowed.
@@ -86,20 +61,33 @@ void require_object(const json& value, const Allowed& allowed, const Place& plac
     }
     for (const auto& [key, ignored] : value.items()) {
         if (std::find(allowed.begin(), allowed.end(), std::string_view(key)) == allowed.end()) {
-            place.refuse(fmt::format("the key '{}' is unknown; allowed are {}", key, fmt::join(allowed, ", ")));
+            place.refuse(
+                fmt::format("the key {} is unknown; allowed are {}", io::in_quotes(key), fmt::join(allowed, ", ")));
         }
     }
 }
 
-/// The name of a file or folder directly inside another folder.
+/// The name of a file or folder directly inside another folder. It is printed too: no control characters.
 std::string plain_name(const json& value, const std::string& key, const Place& place)
 {
     std::string name = value.is_string() ? value.get<std::string>() : std::string();
-    if (name.empty() || name == "." || name == ".." ||
-        name.find_first_of(std::string_view("/\\\0\n", 4)) != std::string::npos) {
-        place.refuse(fmt::format("'{}' must be the name of a file or folder, without a path", key));
+    if (name.empty() || name == "." || name == ".." || name.size() > longest_name ||
+        name.find_first_of("/\\") != std::string::npos || printable(name) != name) {
+        place.refuse(fmt::format("'{}' must be the name of a file or folder, without a path, in at most {} printable "
+                                 "characters",
+                                 key, longest_name));
     }
     return name;
+}
+
+/// One side of a window.
+std::int64_t whole_number(const json& value, const Place& place)
+{
+    constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
+    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > largest)) {
+        place.refuse("'window' must be two whole numbers [left, right], each from -1 to 2^63 - 1");
+    }
+    return value.get<std::int64_t>();
 }
 
 double finite_number(const json& value, const char* key, const Place& place)
@@ -148,11 +136,10 @@ Options parse_options(const json& value, const Place& place)
     }
     if (value.contains("window")) {
         const json& window = value.at("window");
-        if (!window.is_array() || window.size() != 2 || !window[0].is_number_integer() ||
-            !window[1].is_number_integer()) {
+        if (!window.is_array() || window.size() != 2) {
             place.refuse("'window' must be two whole numbers [left, right]");
         }
-        options.window = {window[0].get<std::int64_t>(), window[1].get<std::int64_t>()};
+        options.window = {whole_number(window[0], place), whole_number(window[1], place)};
     }
     if (value.contains("softcap")) {
         options.softcap = finite_number(value.at("softcap"), "softcap", place);
@@ -211,12 +198,22 @@ std::vector<CheckCase> read_cases(const fs::path& directory)
 {
     std::error_code error;
     if (!fs::is_directory(directory, error)) {
-        throw Error(fmt::format("{}: there is no such folder; check needs a folder with cases.json in it.",
-                                directory.string()));
+        io::fail(directory, "there is no such folder; check needs a folder with cases.json in it.");
     }
-    const fs::path file = directory / "cases.json";
-    const json list = parse_json(file);
+    io::InputFile file(directory / list_name);
+    if (file.size() > largest_list) {
+        io::fail(file.path(), "has {} bytes; a list of cases has at most {}.", file.size(), largest_list);
+    }
+    std::string text(static_cast<std::size_t>(file.size()), '\0');
+    file.read(text.data(), file.size());
+    return parse_cases(text, directory);
+}
+
+std::vector<CheckCase> parse_cases(const std::string& text, const fs::path& directory)
+{
+    const fs::path file = directory / list_name;
     const Place place{file, ""};
+    const json list = parse_list(text, place);
     constexpr std::array<std::string_view, 4> keys{"layout", "inputs", "expected", "cases"};
     require_object(list, keys, place);
     for (const char* words : {"layout", "inputs", "expected"}) {

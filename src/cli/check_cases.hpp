@@ -22,4 +22,7 @@ struct CheckCase {
 /// Reads DIR/cases.json. An unknown or repeated key, a wrong type or a name that leaves the folder throws Error.
 [[nodiscard]] std::vector<CheckCase> read_cases(const std::filesystem::path& directory);
 
+/// The same for the text of DIR/cases.json.
+[[nodiscard]] std::vector<CheckCase> parse_cases(const std::string& text, const std::filesystem::path& directory);
+
 } // namespace flashomp::cli

@@ -2,6 +2,7 @@
 #include "attention_inputs.hpp"
 #include "attention_outputs.hpp"
 #include "commands.hpp"
+#include "layout_hint.hpp"
 #include "progress.hpp"
 #include "summary.hpp"
 
@@ -42,7 +43,7 @@ int run_forward(const AttentionFlags& flags)
                     flags.layout, {},      {}};
     {
         const Progress progress("forward");
-        summary.passes.emplace_back("forward", forward(args, summary.options));
+        summary.passes.emplace_back("forward", forward_in(flags.layout, args, summary.options));
     }
     summary.written = place.write(outputs, flags.layout);
     print_summary(summary, flags.run.json);

@@ -1,13 +1,17 @@
 // The flashomp command: picks the subcommand and turns every failure into one sentence and an exit status.
 #include "commands.hpp"
+#include "report.hpp"
 
 #include "flashomp/error.hpp"
 #include "flashomp/version.hpp"
 
-#include <algorithm>
+#include "printable.hpp"
+
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -29,12 +33,14 @@ constexpr const char* examples = R"(Examples:
 `flashomp COMMAND --help` lists the options of a command.
 )";
 
-int fail(std::string sentence)
+int fail(const std::string& sentence)
 {
-    std::replace(sentence.begin(), sentence.end(), '\n', ' ');
-    fmt::print(stderr, "flashomp: {}\n", sentence);
+    flashomp::cli::print_on_stderr(sentence);
     return flashomp::cli::status_bad_input;
 }
+
+constexpr const char* stdout_is_full =
+    "the results cannot be printed to standard output; it must be open and have room for them.";
 
 /// A mistake on the command line, and where to look.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)
@@ -45,8 +51,8 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)
     std::string what = error.what();
     what.erase(what.find_last_not_of(". \n") + 1);
     if (!unexpected.empty()) {
-        what =
-            fmt::format("'{}' is not a{} of {}", unexpected.front(), chosen.empty() ? " command" : "n option", command);
+        what = fmt::format("'{}' is not a{} of {}", flashomp::printable(unexpected.front(), 100),
+                           chosen.empty() ? " command" : "n option", command);
     } else if (chosen.empty()) {
         what = "a command is needed";
     } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
@@ -75,13 +81,16 @@ int run(int argc, char** argv)
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
-            return app.exit(error); // --help, --version
+            std::ostringstream text; // --help, --version
+            app.exit(error, text, text);
+            fmt::print("{}", text.str());
+            return std::fflush(stdout) == 0 ? flashomp::cli::status_ok : fail(stdout_is_full);
         }
         return fail(usage_sentence(app, error));
     }
     const int status = chosen();
-    if (std::fflush(stdout) != 0) {
-        return fail("the results cannot be printed to standard output; it must be writable.");
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        return fail(stdout_is_full);
     }
     return status;
 }
@@ -90,6 +99,8 @@ int run(int argc, char** argv)
 
 int main(int argc, char** argv)
 {
+    // A write beyond the limit on file sizes then fails as one to a full disk does, with a sentence.
+    static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
     try {
         return run(argc, argv);
     } catch (const flashomp::Error& error) {
@@ -97,6 +108,9 @@ int main(int argc, char** argv)
     } catch (const std::bad_alloc&) {
         return fail("there is not enough memory for these tensors.");
     } catch (const std::exception& error) {
+        if (std::ferror(stdout) != 0) {
+            return fail(stdout_is_full);
+        }
         return fail(fmt::format("unexpected failure: {}", error.what()));
     }
 }

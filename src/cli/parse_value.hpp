@@ -3,6 +3,8 @@
 
 #include "flashomp/error.hpp"
 
+#include "printable.hpp"
+
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -16,7 +18,8 @@ namespace flashomp::cli {
 
 [[noreturn]] inline void refuse_value(std::string_view flag, std::string_view text, std::string_view allowed)
 {
-    throw Error(fmt::format("{} was '{}'; allowed is {}.", flag, text, allowed));
+    constexpr std::size_t longest_shown = 100;
+    throw Error(fmt::format("{} was '{}'; allowed is {}.", flag, printable(text, longest_shown), allowed));
 }
 
 /// A number that fills the whole text.

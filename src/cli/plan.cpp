@@ -208,6 +208,7 @@ void add_plan_command(CLI::App& app, Command& chosen)
     // A plan is the OpenMP backend's, and it may be for a GPU that is not here.
     command->remove_option(command->get_option("--backend"));
     command->remove_option(command->get_option("--device"));
+    command->get_option("--dtype")->description("plan for float32 (default), bfloat16 or float16");
     command
         ->add_option("--device", flags->device,
                      "auto (default), host, a GPU's number, or h200: planned for, not looked for")

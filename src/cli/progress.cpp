@@ -1,5 +1,8 @@
 #include "progress.hpp"
 
+#include "printable.hpp"
+
+#include <cstddef>
 #include <cstdio>
 #include <utility>
 
@@ -12,6 +15,7 @@ namespace {
 
 constexpr auto patience = std::chrono::milliseconds(1500);
 constexpr auto refresh = std::chrono::milliseconds(250);
+constexpr std::size_t longest_label = 200;
 constexpr const char* clear_line = "\r\x1b[K";
 
 } // namespace
@@ -38,26 +42,38 @@ Progress::~Progress()
 void Progress::show(std::string label)
 {
     const std::lock_guard lock(mutex_);
-    label_ = std::move(label);
+    label_ = printable(label, longest_label);
+}
+
+void Progress::print(const std::string& text)
+{
+    const std::lock_guard lock(mutex_);
+    hide();
+    fmt::print("{}", text);
+    std::fflush(stdout);
+}
+
+void Progress::hide()
+{
+    if (std::exchange(is_shown_, false)) {
+        fmt::print(stderr, "{}", clear_line);
+        std::fflush(stderr);
+    }
 }
 
 void Progress::run()
 {
     std::unique_lock lock(mutex_);
     auto next = start_ + patience;
-    bool shown = false;
     while (!changed_.wait_until(lock, next, [this] { return done_; })) {
         const auto seconds =
             std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start_).count();
         fmt::print(stderr, "{}flashomp: {} ... {} s", clear_line, label_, seconds);
         std::fflush(stderr);
-        shown = true;
+        is_shown_ = true;
         next = std::chrono::steady_clock::now() + refresh;
     }
-    if (shown) {
-        fmt::print(stderr, "{}", clear_line);
-        std::fflush(stderr);
-    }
+    hide();
 }
 
 } // namespace flashomp::cli

@@ -20,14 +20,19 @@ public:
     /// Changes what is shown.
     void show(std::string label);
 
+    /// Prints to stdout at once, with the line out of the way.
+    void print(const std::string& text);
+
 private:
     void run();
+    void hide(); ///< with the lock held
 
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
     std::mutex mutex_;
     std::condition_variable changed_;
     std::string label_;
     bool done_ = false;
+    bool is_shown_ = false;
     std::thread thread_; ///< not started when stderr is no terminal
 };
 

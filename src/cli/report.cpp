@@ -2,6 +2,8 @@
 
 #include "flashomp/version.hpp"
 
+#include "printable.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -116,7 +118,7 @@ std::string Table::text() const
         std::string line;
         for (std::size_t column = 0; column < row.size(); ++column) {
             if (used[column]) {
-                line += fmt::format("{:<{}}  ", row[column], widths[column]);
+                line += fmt::format("{:<{}}  ", printable(row[column]), widths[column]);
             }
         }
         line.erase(line.find_last_not_of(' ') + 1);
@@ -130,10 +132,18 @@ void print_json(const Json& json)
     fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
+void print_on_stderr(std::string text)
+{
+    constexpr std::size_t longest = 2000;
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    const std::string line = "flashomp: " + printable(text, longest) + "\n";
+    static_cast<void>(std::fputs(line.c_str(), stderr));
+}
+
 void print_notes(const std::vector<std::string>& notes)
 {
     for (const std::string& note : notes) {
-        fmt::print(stderr, "flashomp: note: {}\n", note);
+        print_on_stderr("note: " + note);
     }
 }
 

@@ -56,6 +56,10 @@ private:
 /// Prints the object to stdout.
 void print_json(const Json& json);
 
+/// Prints "flashomp: <text>" as one line to stderr: printable, of bounded length. Where that cannot be written, nobody
+/// reads it, and the exit status says enough.
+void print_on_stderr(std::string text);
+
 /// Prints "flashomp: note: ..." lines to stderr.
 void print_notes(const std::vector<std::string>& notes);
 

@@ -8,6 +8,7 @@
 
 #include "file.hpp"
 #include "place.hpp"
+#include "printable.hpp"
 #include "store.hpp"
 
 #include "flashomp/error.hpp"
@@ -121,7 +122,7 @@ int finish(const std::vector<bench::Tuned>& all, const TuneFlags& flags, const b
                     {"tuned", tuned_json(all)}});
     } else {
         print_tuned(all);
-        fmt::print("{}\nran on {}\n", summary(all, flags, target), choose_place(settings.options).name);
+        fmt::print("{}\nran on {}\n", printable(summary(all, flags, target)), choose_place(settings.options).name);
     }
     const bool is_wrong = std::any_of(all.begin(), all.end(), [](const bench::Tuned& one) { return one.has_wrong(); });
     return is_wrong ? status_falls_short : status_ok;

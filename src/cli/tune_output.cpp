@@ -23,8 +23,12 @@ std::string verdict(const bench::Tuned& tuned, const bench::Trial& trial)
     if (!tuned.again) {
         return "chosen";
     }
-    const double again = tuned.again->first / tuned.again->second;
-    return fmt::format("chosen: the fastest one was {:.2f}x as fast as auto when only the two took turns", again);
+    const auto [automatic, fastest] = *tuned.again; // seconds, when only the two took turns
+    if (tuned.best == 0) {
+        return fmt::format("chosen: beside it alone, the fastest other took {} to its {}", time_text(fastest),
+                           time_text(automatic));
+    }
+    return fmt::format("chosen: beside auto alone, it took {} to auto's {}", time_text(fastest), time_text(automatic));
 }
 
 } // namespace
@@ -38,7 +42,7 @@ void print_tuned(const std::vector<bench::Tuned>& all)
             continue;
         }
         Table table;
-        table.add({"candidate", "ran as", "median", "against auto", "error of o", "bound", ""});
+        table.add({"candidate", "ran as", "median", "auto's time / its", "error of o", "bound", ""});
         int refused = 0;
         for (const bench::Trial& trial : tuned.trials) {
             if (!trial.failure.empty() && !trial.is_wrong) {
@@ -46,7 +50,7 @@ void print_tuned(const std::vector<bench::Tuned>& all)
                 continue;
             }
             table.add({tuning::text_of(trial.choice), trial.machine, trial.is_wrong ? "" : time_text(trial.seconds),
-                       trial.is_wrong ? "" : fmt::format("{:.2f}x", ratio_of(tuned, trial)),
+                       trial.is_wrong ? "" : fmt::format("{:.2f}", ratio_of(tuned, trial)),
                        error_text(trial.accuracy.o), error_text(trial.accuracy.bound_o), verdict(tuned, trial)});
         }
         fmt::print("{}{}\n", table.text(),

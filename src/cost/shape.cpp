@@ -1,6 +1,7 @@
 #include "shape.hpp"
 
 #include "masks.hpp"
+#include "printable.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -9,8 +10,12 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <fstream>
+#include <istream>
+#include <numeric>
+#include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace flashomp::cost {
 
@@ -18,11 +23,23 @@ namespace {
 
 std::vector<std::int64_t> lengths(std::int64_t longest, const Shape& shape)
 {
+    if (!shape.packed) {
+        return std::vector<std::int64_t>(static_cast<std::size_t>(shape.batch), longest);
+    }
     std::vector<std::int64_t> all;
     for (std::int64_t i = 1; i <= shape.batch; ++i) {
-        all.push_back(shape.packed ? (longest * i + shape.batch - 1) / shape.batch : longest);
+        all.push_back((longest * i + shape.batch - 1) / shape.batch);
     }
     return all;
+}
+
+std::int64_t rows(std::int64_t longest, const Shape& shape)
+{
+    if (!shape.packed) {
+        return shape.batch * longest;
+    }
+    const std::vector<std::int64_t> all = lengths(longest, shape);
+    return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
 std::vector<std::int32_t> starts(const std::vector<std::int64_t>& lengths)
@@ -63,8 +80,18 @@ struct Words {
 void require(bool allowed, const std::string& text, std::string_view rule)
 {
     if (!allowed) {
-        throw Error(fmt::format("shape was '{}'; {}.", text, rule));
+        constexpr std::size_t longest_shown = 100; // every name is shorter
+        throw Error(fmt::format("shape was '{}'; {}.", printable(text, longest_shown), rule));
     }
+}
+
+/// All that a stream holds, but not more than `most` bytes and one.
+std::string beginning_of(std::istream& stream, std::size_t most)
+{
+    std::string text(most + 1, '\0');
+    stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(stream.gcount()));
+    return text;
 }
 
 } // namespace
@@ -77,6 +104,16 @@ std::string Shape::name() const
     text += head_dim == head_dim_v ? fmt::format("_d{}", head_dim) : fmt::format("_d{}v{}", head_dim, head_dim_v);
     text += causal == Causal::none ? "" : causal == Causal::top_left ? "_topleft" : "_causal";
     return text + (packed ? "_varlen" : "");
+}
+
+std::int64_t Shape::rows_q() const
+{
+    return rows(seqlen_q, *this);
+}
+
+std::int64_t Shape::rows_k() const
+{
+    return rows(seqlen_k, *this);
 }
 
 std::vector<std::int64_t> Shape::lengths_q() const
@@ -137,6 +174,8 @@ Shape parse_shape(const std::string& text)
     require(s.head_dim >= 1 && s.head_dim <= 256 && s.head_dim_v >= 1 && s.head_dim_v <= 256, text,
             "allowed are head dims of 1 to 256");
     // Offsets of packed sequences are int32.
+    constexpr std::int64_t most_packed = std::int64_t{1} << 20; // their lengths differ, so each is looked at
+    require(!s.packed || s.batch <= most_packed, text, "allowed are at most 2^20 packed sequences");
     require(!s.packed || s.batch * std::max(s.seqlen_q, s.seqlen_k) <= 2 * longest - 1, text,
             "packed sequences may have at most 2^31 - 1 rows in all");
     return s;
@@ -144,13 +183,24 @@ Shape parse_shape(const std::string& text)
 
 std::vector<Shape> read_shapes(const std::string& path)
 {
-    std::ifstream file(path);
+    constexpr std::size_t largest = std::size_t{1} << 20;
+    const std::string shown = printable(path, longest_shown_path);
+    std::ifstream file(path, std::ios::binary); // a pipe is all right, so the size shows only on the way
     if (!file) {
-        throw Error(fmt::format("shapes file {} cannot be read; it must exist.", path));
+        throw Error(fmt::format("shapes file {} cannot be read; it must exist.", shown));
     }
+    std::string text = beginning_of(file, largest);
+    if (file.bad() || (text.empty() && !file.eof())) {
+        throw Error(fmt::format("shapes file {} cannot be read; a file of shapes is needed.", shown));
+    }
+    if (text.size() > largest) {
+        throw Error(
+            fmt::format("shapes file {} holds more than {} bytes; at most that many are allowed.", shown, largest));
+    }
+    std::istringstream lines(std::move(text));
     std::vector<Shape> shapes;
     std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
+    for (int number = 1; std::getline(lines, line); ++number) {
         line = line.substr(0, line.find('#'));
         line.erase(line.find_last_not_of(" \t\r") + 1);
         line.erase(0, line.find_first_not_of(" \t"));
@@ -160,7 +210,7 @@ std::vector<Shape> read_shapes(const std::string& path)
         try {
             shapes.push_back(parse_shape(line));
         } catch (const Error& error) {
-            throw Error(fmt::format("{}:{}: {}", path, number, error.what()));
+            throw Error(fmt::format("{}:{}: {}", shown, number, error.what()));
         }
     }
     return shapes;

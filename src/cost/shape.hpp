@@ -21,12 +21,17 @@ struct Shape {
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
     [[nodiscard]] std::string name() const;
 
-    /// Lengths of all sequences.
+    /// Rows of q, and of k and v, over all sequences.
+    [[nodiscard]] std::int64_t rows_q() const;
+    [[nodiscard]] std::int64_t rows_k() const;
+
+    /// Lengths of all sequences, one by one.
     [[nodiscard]] std::vector<std::int64_t> lengths_q() const;
     [[nodiscard]] std::vector<std::int64_t> lengths_k() const;
 };
 
-/// Sequences of a shape that have the same lengths, and which of their pairs the masks keep.
+/// Sequences of a shape that have the same lengths (all of them, unless packed: a large batch costs nothing), and which
+/// of their pairs the masks keep.
 struct Sequences {
     double count = 1;
     offload::Band band;
@@ -41,7 +46,8 @@ inline constexpr std::string_view shape_grammar =
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
 [[nodiscard]] Shape parse_shape(const std::string& text);
 
-/// The shapes of a file: one name a line, # starts a comment. Throws Error naming the line that is no shape.
+/// The shapes of a file or pipe: one name a line, # starts a comment. Throws Error naming the line that is no shape,
+/// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
 
 /// The problem without data, contiguous: enough for plan(). Of what `choice` does to scores, softcap counts.

@@ -3,7 +3,6 @@
 #include "masks.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace flashomp::cost {
 
@@ -13,11 +12,6 @@ using offload::Pass;
 
 constexpr double statistic = 4; // bytes of a float32
 
-double sum(const std::vector<std::int64_t>& lengths)
-{
-    return static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}));
-}
-
 /// Rows of all blocks that stay, and of all that stream past them, for one head.
 struct Rows {
     double resident = 0, streamed = 0;
@@ -26,10 +20,10 @@ struct Rows {
 Rows rows_of(const Problem& problem, const offload::Launch& launch)
 {
     const bool keys_stay = offload::keys_stay(launch.pass);
+    const bool packed = !problem.starts_q.empty();
     Rows rows;
-    for (std::int64_t b = 0; b < problem.batch; ++b) {
+    for (std::int64_t b = 0; b < (packed ? problem.batch : 1); ++b) { // others are alike
         const auto i = static_cast<std::size_t>(b);
-        const bool packed = !problem.starts_q.empty();
         const int q_len = packed ? problem.starts_q[i + 1] - problem.starts_q[i] : static_cast<int>(problem.seqlen_q);
         const int k_len = packed ? problem.starts_k[i + 1] - problem.starts_k[i] : static_cast<int>(problem.seqlen_k);
         const offload::Band band = band_of(problem, q_len, k_len);
@@ -43,6 +37,10 @@ Rows rows_of(const Problem& problem, const offload::Launch& launch)
             rows.streamed += std::max(0, range.end - begin);
         }
     }
+    if (!packed) {
+        rows.resident *= static_cast<double>(problem.batch);
+        rows.streamed *= static_cast<double>(problem.batch);
+    }
     return rows;
 }
 
@@ -55,17 +53,15 @@ double output_element_bytes(DType dtype)
 
 Traffic standard_traffic(const Shape& shape, DType dtype, bool backward)
 {
-    const std::vector<std::int64_t> lengths_q = shape.lengths_q();
-    const std::vector<std::int64_t> lengths_k = shape.lengths_k();
     const auto element = static_cast<double>(size_of(dtype)) * static_cast<double>(shape.heads_q);
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
     double matrix = 0;
-    for (std::size_t i = 0; i < lengths_q.size(); ++i) {
-        matrix += static_cast<double>(lengths_q[i]) * static_cast<double>(lengths_k[i]);
+    for (const Sequences& same : sequences_of(shape)) {
+        matrix += same.count * static_cast<double>(same.band.q_len) * static_cast<double>(same.band.k_len);
     }
-    const double q = sum(lengths_q);
-    const double k = sum(lengths_k);
+    const auto q = static_cast<double>(shape.rows_q());
+    const auto k = static_cast<double>(shape.rows_k());
     if (!backward) {
         // S: reads Q, K. P: reads S. O: reads P, V.
         return {element * (q * d + k * d + matrix + matrix + k * dv), element * (matrix + matrix + q * dv)};
@@ -77,18 +73,17 @@ Traffic standard_traffic(const Shape& shape, DType dtype, bool backward)
 
 Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
 {
-    double rows_q = 0, rows_k = 0; // of all tensors
     double seen_q = 0, seen_k = 0; // of these, what has to be read: rows with a key, and keys with a row
     for (const Sequences& sequences : sequences_of(shape)) {
         const offload::Band& band = sequences.band;
         const auto length = [&](offload::Range range) {
             return sequences.count * std::max(0, range.end - range.begin);
         };
-        rows_q += sequences.count * band.q_len;
         seen_q += length(band.queries(0, band.k_len));
         seen_k += length(band.keys(0, band.q_len));
     }
-    rows_k = sum(shape.lengths_k());
+    const auto rows_q = static_cast<double>(shape.rows_q()); // of all tensors
+    const auto rows_k = static_cast<double>(shape.rows_k());
     const auto element = static_cast<double>(size_of(dtype));
     const auto heads_q = static_cast<double>(shape.heads_q);
     const auto heads_kv = static_cast<double>(shape.heads_kv);
@@ -170,16 +165,15 @@ Traffic tile_traffic(const Problem& problem, const Plan& plan)
 
 Growth growth(const Shape& shape, double on_chip_elements)
 {
-    const std::vector<std::int64_t> lengths_q = shape.lengths_q();
-    const std::vector<std::int64_t> lengths_k = shape.lengths_k();
     const auto d = static_cast<double>(shape.head_dim);
     const auto heads = static_cast<double>(shape.heads_q);
     Growth all;
-    for (std::size_t i = 0; i < lengths_q.size(); ++i) {
-        const auto q = static_cast<double>(lengths_q[i]);
-        const auto k = static_cast<double>(lengths_k[i]);
-        all.standard += heads * (q * d + q * k);
-        all.tiles += heads * q * k * d * d / on_chip_elements;
+    for (const Sequences& same : sequences_of(shape)) {
+        const auto q = static_cast<double>(same.band.q_len);
+        const auto k = static_cast<double>(same.band.k_len);
+        const double sequences = heads * same.count;
+        all.standard += sequences * (q * d + q * k);
+        all.tiles += sequences * q * k * d * d / on_chip_elements;
     }
     return all;
 }

@@ -2,19 +2,15 @@
 
 #include "masks.hpp"
 
-#include <numeric>
-
 namespace flashomp::cost {
 
 namespace {
 
 double all_pairs(const Shape& shape)
 {
-    const std::vector<std::int64_t> q = shape.lengths_q();
-    const std::vector<std::int64_t> k = shape.lengths_k();
     double pairs = 0;
-    for (std::size_t i = 0; i < q.size(); ++i) {
-        pairs += static_cast<double>(q[i]) * static_cast<double>(k[i]);
+    for (const Sequences& same : sequences_of(shape)) {
+        pairs += same.count * static_cast<double>(same.band.q_len) * static_cast<double>(same.band.k_len);
     }
     return pairs;
 }
@@ -49,8 +45,7 @@ Saved saved(const Shape& shape, DType dtype)
     constexpr double statistic = 4; // float32
     const auto element = static_cast<double>(size_of(dtype));
     const auto heads = static_cast<double>(shape.heads_q);
-    const std::vector<std::int64_t> q = shape.lengths_q();
-    const auto rows = static_cast<double>(std::accumulate(q.begin(), q.end(), std::int64_t{0}));
+    const auto rows = static_cast<double>(shape.rows_q());
     const auto longest = static_cast<double>(shape.seqlen_q);
     Saved all;
     all.standard = element * heads * all_pairs(shape);

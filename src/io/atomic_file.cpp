@@ -26,6 +26,26 @@ fs::path fresh_name_beside(const fs::path& target)
     return target.parent_path() / fmt::format(".flashomp-{}-{}.tmp", ::getpid(), counter++);
 }
 
+/// `path` made absolute and, while it is a symbolic link, what that names: also a file that does not exist yet, which
+/// fs::weakly_canonical() does not follow a link to.
+fs::path last_link_followed(const fs::path& path, std::error_code& error)
+{
+    constexpr int most_links = 40; // as Linux has it
+    fs::path target = fs::absolute(path, error);
+    for (int links = 0; !error && fs::is_symlink(fs::symlink_status(target, error)); ++links) {
+        if (links == most_links) {
+            error = std::make_error_code(std::errc::too_many_symbolic_link_levels);
+            break;
+        }
+        const fs::path next = fs::read_symlink(target, error);
+        target = target.parent_path() / next; // which is `next` where that is absolute
+    }
+    if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+        error.clear(); // there is no such folder, which is said in its place
+    }
+    return target;
+}
+
 /// Where a write to `path` ends up: absolute, symbolic links followed. Refuses what is no place for a file.
 fs::path resolved_target(const fs::path& path)
 {
@@ -33,8 +53,8 @@ fs::path resolved_target(const fs::path& path)
         fail(path, "is not the name of a file; an output needs one.");
     }
     std::error_code error;
-    const fs::path absolute = fs::absolute(path, error);
-    fs::path target = error ? fs::path() : fs::weakly_canonical(absolute, error);
+    const fs::path followed = last_link_followed(path, error);
+    fs::path target = error ? fs::path() : fs::weakly_canonical(followed, error);
     if (error) {
         fail(path, "cannot be written ({}); an output needs an existing folder.", error.message());
     }

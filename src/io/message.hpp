@@ -3,6 +3,8 @@
 
 #include "flashomp/error.hpp"
 
+#include "printable.hpp"
+
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -12,12 +14,14 @@
 
 namespace flashomp::io {
 
-/// Throws Error("<path>: <text>"). `text` is an fmt format string and ends the sentence with its full stop.
+/// Throws Error("<path>: <text>"), the path printable and not longer than paths are. `text` is an fmt format string and
+/// ends the sentence with its full stop.
 template <class... Arguments>
 [[noreturn]] void fail(const std::filesystem::path& path, fmt::format_string<Arguments...> text,
                        Arguments&&... arguments)
 {
-    throw Error(path.string() + ": " + fmt::format(text, std::forward<Arguments>(arguments)...));
+    throw Error(printable(path.string(), longest_shown_path) + ": " +
+                fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
 /// `text`, which came from a file, in double quotes and safe to print: at most 40 bytes of it, and a question mark

@@ -1,5 +1,6 @@
 #include "safetensors_header.hpp"
 
+#include "json_text.hpp"
 #include "message.hpp"
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -46,14 +46,13 @@ public:
     [[nodiscard]] SafetensorsHeader parse(const std::string& text) const
     {
         SafetensorsHeader header;
-        const json root = parse_json(text);
-        for (const auto& [name, value] : root.items()) {
+        for_each_member(text, [&](const std::string& name, const json& value) {
             if (name == metadata_key) {
                 header.metadata = metadata(value);
             } else {
                 header.entries.push_back(entry(name, value));
             }
-        }
+        });
         std::sort(header.entries.begin(), header.entries.end(), [](const auto& left, const auto& right) {
             return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
         });
@@ -62,9 +61,8 @@ public:
     }
 
 private:
-    /// The JSON object in `text`. The library keeps the last of two equal keys, and nests without bound, so both are
-    /// refused on the way.
-    [[nodiscard]] json parse_json(const std::string& text) const
+    /// Hands out the members of the JSON object in `text`.
+    void for_each_member(const std::string& text, const OnMember& on_member) const
     {
         if (!text.starts_with('{')) {
             fail(path_, "has a header that does not begin with \"{{\"; only safetensors files are allowed.");
@@ -73,29 +71,11 @@ private:
             fail(path_,
                  "has a header that does not end with \"}}\" and padding spaces; the format allows no other end.");
         }
-        std::vector<std::set<std::string>> keys; // of the objects that are open
-        const auto check = [&](int depth, json::parse_event_t event, const json& parsed) {
-            constexpr int deepest = 2; // the header, a tensor, its shape
-            if ((event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) &&
-                depth > deepest) {
-                fail(path_, "has a header nested more than {} levels deep; the format allows no more.", deepest + 1);
-            }
-            if (event == json::parse_event_t::object_start) {
-                keys.emplace_back();
-            } else if (event == json::parse_event_t::object_end) {
-                keys.pop_back();
-            } else if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-                fail(path_, "has the key {} twice in its header; each is allowed once.",
-                     in_quotes(parsed.get<std::string>()));
-            }
-            return true;
-        };
         try {
-            return json::parse(text, check);
-        } catch (const json::parse_error& error) {
-            fail(path_, "has a header that is not valid JSON at byte {}; valid JSON is needed.", error.byte);
-        } catch (const json::exception&) { // a number that no double can hold
-            fail(path_, "has a header with a number out of range; extents and offsets below 2^63 are allowed.");
+            constexpr std::size_t deepest = 3; // the header, a tensor, its shape
+            static_cast<void>(parse_json(text, deepest, on_member));
+        } catch (const JsonProblem& problem) {
+            fail(path_, "has a header that {}; one JSON object as the format describes is needed.", problem.what());
         }
     }
 
@@ -126,10 +106,12 @@ private:
         entry.shape = numbers(shown, "shape", value.at("shape"));
         const Shape offsets = numbers(shown, "data_offsets", value.at("data_offsets"));
         if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes_) {
+            constexpr std::size_t most_shown = 4;
             fail(path_,
-                 "gives the tensor {} the data_offsets [{}]; a begin and an end within its {} bytes of data are "
+                 "gives the tensor {} the data_offsets [{}{}]; a begin and an end within its {} bytes of data are "
                  "needed.",
-                 shown, joined(offsets), data_bytes_);
+                 shown, joined({offsets.begin(), offsets.begin() + std::min(offsets.size(), most_shown)}),
+                 offsets.size() > most_shown ? ", ..." : "", data_bytes_);
         }
         entry.begin = offsets[0];
         entry.end = offsets[1];

@@ -21,24 +21,20 @@ struct Sequence {
     std::int64_t length_q = 0, length_k = 0;
 };
 
-/// The sequences of a batch, padded or packed.
-[[nodiscard]] inline std::vector<Sequence> sequences(const Problem& problem)
+/// Sequence `b` of a batch, padded or packed.
+[[nodiscard]] inline Sequence sequence_of(const Problem& problem, std::int64_t b)
 {
-    std::vector<Sequence> result;
-    for (std::int64_t b = 0; b < problem.batch; ++b) {
-        Sequence sequence{b, b * problem.seqlen_q, b * problem.seqlen_k, problem.seqlen_q, problem.seqlen_k};
-        const auto packed = [b](const ConstTensorView& cu_seqlens, std::int64_t& first, std::int64_t& length) {
-            if (cu_seqlens) {
-                const std::int64_t stride = cu_seqlens.strides[0];
-                first = static_cast<std::int64_t>(read_element(cu_seqlens, b * stride));
-                length = static_cast<std::int64_t>(read_element(cu_seqlens, (b + 1) * stride)) - first;
-            }
-        };
-        packed(problem.cu_seqlens_q, sequence.first_q, sequence.length_q);
-        packed(problem.cu_seqlens_k, sequence.first_k, sequence.length_k);
-        result.push_back(sequence);
-    }
-    return result;
+    Sequence sequence{b, b * problem.seqlen_q, b * problem.seqlen_k, problem.seqlen_q, problem.seqlen_k};
+    const auto packed = [b](const ConstTensorView& cu_seqlens, std::int64_t& first, std::int64_t& length) {
+        if (cu_seqlens) {
+            const std::int64_t stride = cu_seqlens.strides[0];
+            first = static_cast<std::int64_t>(read_element(cu_seqlens, b * stride));
+            length = static_cast<std::int64_t>(read_element(cu_seqlens, (b + 1) * stride)) - first;
+        }
+    };
+    packed(problem.cu_seqlens_q, sequence.first_q, sequence.length_q);
+    packed(problem.cu_seqlens_k, sequence.first_k, sequence.length_k);
+    return sequence;
 }
 
 /// Element strides of a bias [1|B, 1|Hq, 1|Nq, 1|Nk], 0 along broadcast axes, so that (b, h, i, j) indexes it directly.

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -79,13 +80,13 @@ auto head_of(std::vector<Scalar>& values, std::int64_t first, std::int64_t rows,
 template <class Compute, class Collect>
 void for_each_head(const Problem& problem, Compute compute, Collect collect)
 {
-    const std::vector<Sequence> all = sequences(problem);
-    const std::int64_t tasks = problem.batch * problem.heads_q;
+    // Without queries there is nothing to compute, however large the batch.
+    const std::int64_t tasks = problem.seqlen_q == 0 ? 0 : problem.batch * problem.heads_q;
     const int threads = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (std::int64_t task = 0; task < tasks; ++task) {
-        const Head head{problem, all[count(task / problem.heads_q)], task % problem.heads_q};
+        const Head head{problem, sequence_of(problem, task / problem.heads_q), task % problem.heads_q};
         std::optional<decltype(compute(head))> result;
         std::exception_ptr mine;
         try {
@@ -299,11 +300,19 @@ void backward_into(const Problem& problem)
 std::int64_t standard_attention_bytes(const Problem& problem)
 {
     const std::int64_t matrices = problem.is_backward ? 4 : 2;
-    std::int64_t scores = 0;
-    for (const Sequence& sequence : sequences(problem)) {
-        scores += problem.heads_q * sequence.length_q * sequence.length_k;
+    double scores = 0; // with repeated rows (strides of 0), there may be more of them than int64 holds
+    if (problem.cu_seqlens_q) {
+        for (std::int64_t b = 0; b < problem.batch; ++b) {
+            const Sequence sequence = sequence_of(problem, b);
+            scores += static_cast<double>(sequence.length_q) * static_cast<double>(sequence.length_k);
+        }
+    } else {
+        scores = static_cast<double>(problem.batch) * static_cast<double>(problem.seqlen_q) *
+                 static_cast<double>(problem.seqlen_k);
     }
-    return matrices * scores * size_of(problem.dtype);
+    const double bytes = static_cast<double>(matrices * size_of(problem.dtype) * problem.heads_q) * scores;
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    return bytes < static_cast<double>(most) ? static_cast<std::int64_t>(bytes) : most;
 }
 
 std::vector<std::uint8_t> dropout_mask(const Problem& problem)

@@ -3,16 +3,20 @@
 #include "words.hpp"
 
 #include "atomic_file.hpp"
+#include "input_file.hpp"
+#include "json_text.hpp"
 #include "message.hpp"
+#include "printable.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
+#include <cstdint>
+#include <limits>
 #include <system_error>
 #include <utility>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/file.h>
 #include <unistd.h>
@@ -23,13 +27,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json; // written for people; with many keys in an object it would be slow to read
 
 constexpr int format_version = 1;
 constexpr const char* version_name = "flashomp_tuning";
-constexpr std::size_t most_tables = 64; ///< of a file: builds come and go, and the oldest give way
+constexpr std::int64_t largest_number = std::numeric_limits<std::int64_t>::max();
+constexpr std::size_t most_tables = 64;                      ///< of a file: builds come and go, and the oldest give way
+constexpr std::int64_t largest_file = std::int64_t{1} << 24; ///< bytes; some 27000 entries
 
-Json entry_json(const ShapeClass& shape, const Entry& entry)
+OrderedJson entry_json(const ShapeClass& shape, const Entry& entry)
 {
     const Tiling& tiling = entry.choice.tiling;
     return {{"backend", word_of(shape.backend)},
@@ -66,14 +73,46 @@ Value word_at(const Json& json, const char* name)
     return *value;
 }
 
+/// A whole number within limits. JSON's own conversion would wrap larger ones around, and cut fractions off.
+std::int64_t number_at(const Json& json, const char* name, std::int64_t least, std::int64_t most)
+{
+    constexpr std::size_t longest_shown = 40;
+    const Json& value = json.at(name);
+    const bool is_too_large =
+        value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_number);
+    if (!value.is_number_integer() || is_too_large || value.get<std::int64_t>() < least ||
+        value.get<std::int64_t>() > most) {
+        throw Error(std::string(name) + " is " +
+                    printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), longest_shown));
+    }
+    return value.get<std::int64_t>();
+}
+
 /// A size, or 0. Not more than anybody stores: a call must not fail for want of the memory that a table asks for.
 int size_at(const Json& json, const char* name, int most)
 {
-    const int value = json.at(name).get<int>();
-    if (value < 0 || value > most) {
-        throw Error(std::string(name) + " is " + std::to_string(value));
+    return static_cast<int>(number_at(json, name, 0, most));
+}
+
+/// Milliseconds, as seconds.
+double seconds_at(const Json& json, const char* name)
+{
+    const auto milliseconds = json.at(name).get<double>();
+    if (!(milliseconds >= 0)) {
+        throw Error(fmt::format("{} is {:g}", name, milliseconds));
     }
-    return value;
+    return milliseconds * 1e-3;
+}
+
+/// Text that is printed at some time, so without what could steer a terminal, and of bounded length.
+std::string text_at(const Json& json, const char* name)
+{
+    constexpr std::size_t longest = 4096; // compiler flags are part of a build's name
+    const auto& text = json.at(name).get_ref<const std::string&>();
+    if (text.size() > longest || printable(text) != text) {
+        throw Error(std::string(name) + " is " + io::in_quotes(text));
+    }
+    return text;
 }
 
 std::pair<ShapeClass, Entry> parse_entry(const Json& json)
@@ -86,10 +125,10 @@ std::pair<ShapeClass, Entry> parse_entry(const Json& json)
     shape.mask = word_at<Mask>(json, "mask");
     shape.is_modified = json.at("modified").get<bool>();
     shape.is_packed = json.at("packed").get<bool>();
-    shape.seqlen_q = json.at("seqlen_q").get<std::int64_t>();
-    shape.seqlen_k = json.at("seqlen_k").get<std::int64_t>();
-    shape.query_heads = json.at("query_heads").get<std::int64_t>();
-    shape.key_heads = json.at("key_heads").get<std::int64_t>();
+    shape.seqlen_q = number_at(json, "seqlen_q", 0, largest_number);
+    shape.seqlen_k = number_at(json, "seqlen_k", 0, largest_number);
+    shape.query_heads = number_at(json, "query_heads", 0, largest_number);
+    shape.key_heads = number_at(json, "key_heads", 0, largest_number);
     Entry entry;
     entry.choice.machine = word_at<Machine>(json, "machine");
     Tiling& tiling = entry.choice.tiling;
@@ -99,10 +138,10 @@ std::pair<ShapeClass, Entry> parse_entry(const Json& json)
     tiling.teams = size_at(json, "teams", most_teams);
     tiling.team_threads = size_at(json, "team_threads", most_threads);
     tiling.global_memory = json.at("global_memory").get<bool>();
-    entry.shape = json.at("measured").get<std::string>();
-    entry.machine = json.at("ran_as").get<std::string>();
-    entry.seconds = json.at("milliseconds").get<double>() * 1e-3;
-    entry.automatic_seconds = json.at("automatic_milliseconds").get<double>() * 1e-3;
+    entry.shape = text_at(json, "measured");
+    entry.machine = text_at(json, "ran_as");
+    entry.seconds = seconds_at(json, "milliseconds");
+    entry.automatic_seconds = seconds_at(json, "automatic_milliseconds");
     return {shape, entry};
 }
 
@@ -131,9 +170,9 @@ private:
 
 std::string json_text(const std::vector<Table>& tables)
 {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const Table& table : tables) {
-        Json entries = Json::array();
+        OrderedJson entries = OrderedJson::array();
         for (const auto& [shape, entry] : table.entries) {
             entries.push_back(entry_json(shape, entry));
         }
@@ -142,27 +181,28 @@ std::string json_text(const std::vector<Table>& tables)
                         {"build", table.key.build},
                         {"entries", std::move(entries)}});
     }
-    const Json file{{version_name, format_version}, {"tables", std::move(list)}};
-    return file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    const OrderedJson file{{version_name, format_version}, {"tables", std::move(list)}};
+    return file.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::vector<Table> parse_tables(std::string_view text, const fs::path& name)
 {
     try {
-        const Json file = Json::parse(text);
-        if (const int version = file.at(version_name).get<int>(); version != format_version) {
-            throw Error(std::string(version_name) + " is " + std::to_string(version));
-        }
+        constexpr std::size_t deepest = 5; // the file, its tables, a table, its entries, an entry
+        const Json file = io::parse_json(text, deepest);
+        number_at(file, version_name, format_version, format_version);
         std::vector<Table> tables;
         for (const Json& json : file.at("tables")) {
             Table& table = tables.emplace_back();
-            table.key = {json.at("device").get<std::string>(), json.at("driver").get<std::string>(),
-                         json.at("build").get<std::string>()};
+            table.key = {text_at(json, "device"), text_at(json, "driver"), text_at(json, "build")};
             for (const Json& entry : json.at("entries")) {
                 table.entries.insert(parse_entry(entry));
             }
         }
         return tables;
+    } catch (const io::JsonProblem& problem) {
+        io::fail(name, "is not a tuning table: its text {}; a file that `flashomp tune` wrote is needed.",
+                 problem.what());
     } catch (const Json::exception&) {
         io::fail(name, "is not a tuning table; a file that `flashomp tune` wrote is needed.");
     } catch (const Error& error) {
@@ -178,14 +218,16 @@ std::vector<Table> read_tables(const fs::path& file)
     if (status.type() == fs::file_type::not_found) {
         return {};
     }
-    std::ifstream stream;
-    if (!error && status.type() == fs::file_type::regular) { // to open a FIFO would be to wait for its writer
-        stream.open(file, std::ios::binary);
-    }
-    if (!stream.is_open()) {
+    if (error || status.type() != fs::file_type::regular) {
         io::fail(file, "cannot be read; a tuning table is a regular file that its user can read.");
     }
-    const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+    io::InputFile input(file);
+    if (input.size() > largest_file) {
+        io::fail(file, "is not a tuning table: its {} bytes are more than the {} that one has at most.", input.size(),
+                 largest_file);
+    }
+    std::string text(static_cast<std::size_t>(input.size()), '\0');
+    input.read(text.data(), input.size());
     return parse_tables(text, file);
 }
 
@@ -220,7 +262,11 @@ void store(const fs::path& file, const Table& found)
     while (tables.size() > most_tables) {
         tables.erase(tables.begin());
     }
-    const std::string text = json_text(tables);
+    std::string text = json_text(tables);
+    while (static_cast<std::int64_t>(text.size()) > largest_file && tables.size() > 1) { // nobody could read it
+        tables.erase(tables.begin());
+        text = json_text(tables);
+    }
     io::StagedFile staged(file);
     staged.write(text.data(), static_cast<std::int64_t>(text.size()));
     staged.publish();

@@ -2,6 +2,7 @@
 #include "cli_support.hpp"
 
 #include <algorithm>
+#include <regex>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -46,6 +47,16 @@ TEST_F(CliBench, StandardAttentionBesideIt)
     EXPECT_EQ(file["benchmarks"][0]["implementation"], "flashomp");
     EXPECT_EQ(file["benchmarks"][1]["implementation"], "standard");
     EXPECT_EQ(file["benchmarks"][0]["run_name"], file["benchmarks"][1]["run_name"]);
+    const std::string text = succeed(small_ + Arguments{"--beside-standard", "--direction", "forward"}).out;
+    EXPECT_NE(text.find("time / flashomp's"), std::string::npos) << text;
+    EXPECT_TRUE(std::regex_search(text, std::regex("\\n *forward .* standard.* [0-9.]+x "))) << text;
+}
+
+TEST_F(CliBench, HelpSpeaksOfRandomInputs)
+{
+    const std::string help = succeed({"bench", "--help"}).out;
+    EXPECT_EQ(help.find("convert the inputs"), std::string::npos) << help;
+    EXPECT_NE(help.find("of the random inputs: float32 (default)"), std::string::npos) << help;
 }
 
 TEST_F(CliBench, ListNamesTheShapesOfSuitesAndFlags)

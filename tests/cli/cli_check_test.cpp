@@ -134,8 +134,8 @@ TEST_F(Check, ListsThatAreNotAsTheyShouldBe)
     const fs::path folder = copied_case("one_by_one");
     const auto list_of = [](const std::string& item) { return R"({"cases": [)" + item + "]}"; };
     const std::vector<std::pair<std::string, std::string>> lists{
-        {"", "not JSON"},
-        {"{\"cases\": [", "not JSON"},
+        {"", "not valid JSON"},
+        {"{\"cases\": [", "not valid JSON"},
         {"[]", "object"},
         {"{}", "cases"},
         {R"({"cases": []})", "cases"},
@@ -162,6 +162,15 @@ TEST_F(Check, ListsThatAreNotAsTheyShouldBe)
         {list_of(R"({"name": "one_by_one", "options": {"dropout": {"probability": 1.5}}})"), "dropout"},
         {list_of(R"({"name": "one_by_one", "options": {"window": [1]}})"), "window"},
         {list_of(R"({"name": "one_by_one", "options": {"window": [1.5, 2]}})"), "window"},
+        {list_of(R"({"name": "one_by_one", "options": {"window": [18446744073709551615, 0]}})"),
+         "case 'one_by_one': 'window' must be two whole numbers [left, right], each from -1 to 2^63 - 1."},
+        {list_of(R"({"name": "one_by_one", "options": {"window": [0, 9223372036854775808]}})"), "to 2^63 - 1."},
+        {list_of(R"({"name": "one_by_one", "options": {"window": [-2, 0]}})"), "window"},
+        {list_of(R"({"name": "one_by_one", "options": {"scale": 1e999}})"), "cases.json: has a number out of range"},
+        {list_of(R"({"name": "\u001b[2J", "options": {}})"), "printable"},
+        {list_of(R"({"name": ")" + std::string(256, 'n') + R"(", "options": {}})"), "at most 255"},
+        {list_of(R"({"name": "one_by_one", "options": {}, ")" + std::string(1'000'000, 'k') + R"(": 1})"), "kkk…"},
+        {list_of(std::string(1000, '[')), "nested more than 5 levels"},
         {list_of(R"({"name": "one_by_one", "options": {"scale": "1"}})"), "scale"},
         {list_of(R"({"name": "one_by_one", "options": {"scale": 1, "scale": 2}})"), "twice"},
         {list_of(R"({"name": "one_by_one", "options": {}, "bias": "/etc/passwd"})"), "without a path"},

@@ -72,12 +72,12 @@ fs::path new_folder()
     return name;
 }
 
-Outcome run_in(const fs::path& folder, const Arguments& arguments)
+Outcome run_in(const fs::path& folder, const Arguments& words)
 {
     const fs::path out = folder / ".stdout";
     const fs::path err = folder / ".stderr";
     Outcome outcome;
-    outcome.status = run_process(Arguments{FLASHOMP_CLI_PATH} + arguments, out, err);
+    outcome.status = run_process(words, out, err);
     outcome.out = contents(out);
     outcome.err = contents(err);
     fs::remove(out);
@@ -120,7 +120,7 @@ bool has_gpu()
 {
     static const bool found = [] {
         const fs::path folder = new_folder();
-        const Outcome info = run_in(folder, {"info", "--json"});
+        const Outcome info = run_in(folder, {FLASHOMP_CLI_PATH, "info", "--json"});
         fs::remove_all(folder);
         return !nlohmann::json::parse(info.out).at("devices").empty();
     }();
@@ -147,7 +147,17 @@ CliTest::~CliTest()
 
 Outcome CliTest::run(const Arguments& arguments) const
 {
-    return run_in(folder_, arguments);
+    return run_in(folder_, Arguments{tool()} + arguments);
+}
+
+Outcome CliTest::run_shell(const std::string& line) const
+{
+    return run_in(folder_, {"/bin/sh", "-c", line, tool()});
+}
+
+const char* CliTest::tool()
+{
+    return FLASHOMP_CLI_PATH;
 }
 
 Outcome CliTest::succeed(const Arguments& arguments) const
@@ -221,6 +231,9 @@ void CliTest::expect_refused(const Arguments& arguments, const std::string& word
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
     EXPECT_GE(outcome.err.size(), 2U);
+    EXPECT_LE(outcome.err.size(), 1000U) << outcome.err.substr(0, 200) << "...";
+    EXPECT_TRUE(std::none_of(outcome.err.begin(), outcome.err.end() - 1, [](char c) { return c >= 0 && c < ' '; }))
+        << outcome.err;
     EXPECT_EQ(outcome.err.substr(outcome.err.size() - std::min<std::size_t>(2, outcome.err.size())), ".\n");
     EXPECT_EQ(fs::exists(out()), existed);
     EXPECT_EQ(snapshot(out()), before);

@@ -50,9 +50,13 @@ protected:
 
     [[nodiscard]] fs::path path(const std::string& name) const { return folder_ / name; }
     [[nodiscard]] fs::path out() const { return path("out"); }
+    [[nodiscard]] static const char* tool();
 
     /// Runs flashomp with stdin closed.
     [[nodiscard]] Outcome run(const Arguments& arguments) const;
+
+    /// Runs a line of shell, in which "$0" is flashomp.
+    [[nodiscard]] Outcome run_shell(const std::string& line) const;
 
     /// Runs and expects success.
     Outcome succeed(const Arguments& arguments) const;

@@ -49,6 +49,7 @@ TEST_F(CliTune, WritesTheTableThatLaterCallsUse)
     EXPECT_NE(text.find("forward b1_h2_n64_d16: openmp forward float32 d64 n64x64 heads 2x2"), std::string::npos)
         << text;
     EXPECT_NE(text.find("chosen"), std::string::npos) << text;
+    EXPECT_EQ(text.find("x as fast"), std::string::npos) << text; // "the fastest one was 0.49x as fast"
     EXPECT_NE(text.find("stored in " + table_.string()), std::string::npos) << text;
     ASSERT_EQ(read()["tables"].size(), 1U);
     EXPECT_EQ(read()["tables"][0]["entries"].size(), 2U);

@@ -198,5 +198,28 @@ TEST_F(OutputSets, RefusesTheSameFileTwice)
     EXPECT_EQ(get(file("a")), "one");
 }
 
+TEST_F(AtomicFile, ADanglingLinkIsFollowedAndStays)
+{
+    fs::create_directory(file("elsewhere"));
+    fs::create_symlink("elsewhere/new", file("link"));
+    fs::create_symlink(file("link"), file("link to link"));
+    StagedFile staged(file("link to link"));
+    staged.write("text", 4);
+    staged.publish();
+    EXPECT_TRUE(fs::is_symlink(fs::symlink_status(file("link"))));
+    EXPECT_TRUE(fs::is_symlink(fs::symlink_status(file("link to link"))));
+    EXPECT_EQ(get(file("elsewhere/new")), "text");
+}
+
+TEST_F(AtomicFile, LinksThatLeadNowhereAreRefused)
+{
+    fs::create_symlink("b", file("a"));
+    fs::create_symlink("a", file("b"));
+    fs::create_symlink("absent/new", file("into absent"));
+    expect_sentence(sentence_of([&] { StagedFile(file("a")); }), "a: cannot be written (Too many levels of symbolic");
+    expect_sentence(sentence_of([&] { StagedFile(file("into absent")); }), "its folder does not exist");
+    EXPECT_TRUE(fs::is_symlink(fs::symlink_status(file("into absent"))));
+}
+
 } // namespace
 } // namespace flashomp::io::test

@@ -1,6 +1,10 @@
 #include "io_support.hpp"
 #include "safetensors.hpp"
 
+#include <ctime>
+
+#include <fmt/format.h>
+
 namespace flashomp::io::test {
 namespace {
 
@@ -149,6 +153,32 @@ TEST_F(SafetensorsMalformed, Tensors)
                  "the byte 3 as boolean element 7");
     expect_error(safetensors("{}"), "holds 8 bytes of data but its tensors need 0");
     expect_sentence(sentence_of([&] { return read_safetensors(file("none")); }), "none: there is no such file");
+}
+
+TEST_F(SafetensorsMalformed, ManyTensorsTakeTimeInProportion)
+{
+    constexpr int count = 40'000;
+    std::string header = R"({"__metadata__":{"a":"b"})";
+    for (int i = 0; i < count; ++i) {
+        header += fmt::format(R"(,"t{}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})", i, 4 * i, 4 * i + 4);
+    }
+    put(file("many.safetensors"), safetensors(header + "}", std::size_t{4} * count));
+    const std::clock_t start = std::clock();
+    EXPECT_EQ(read_safetensors(file("many.safetensors")).size(), std::size_t{count});
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10.0); // 81 s, once
+}
+
+TEST_F(SafetensorsMalformed, LongSentencesAreCut)
+{
+    std::string offsets = "0";
+    for (int i = 0; i < 100'000; ++i) {
+        offsets += ",0";
+    }
+    const std::string text = sentence_for(safetensors("{" + tensor(R"("F32")", "[2]", "[" + offsets + "]") + "}"));
+    EXPECT_NE(text.find("the data_offsets [0, 0, 0, 0, ...]"), std::string::npos) << text.substr(0, 500);
+    const std::string name(1'000'000, 'n');
+    expect_error(safetensors("{\"" + name + "\":1}"), "nnn…\" in another way");
+    EXPECT_LT(sentence_for(safetensors("{\"" + name + "\":1}")).size(), 500U);
 }
 
 } // namespace

@@ -11,9 +11,12 @@
 #include "host.hpp"
 #include "refusal.hpp"
 
+#include <ctime>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace flashomp::cost {
@@ -67,6 +70,34 @@ TEST(Shape, PackedLengthsClimbToTheLongest)
     const Problem problem = problem_of(s, DType::float32, false, {});
     EXPECT_EQ(problem.starts_q, (std::vector<std::int32_t>{0, 3, 8, 16, 26}));
     EXPECT_EQ(problem.lse.elements(), 26);
+}
+
+TEST(Shape, ALargeBatchCostsNothing)
+{
+    const std::clock_t start = std::clock();
+    const Shape shape = parse_shape("b1073741824_h1_n1_d1");
+    EXPECT_EQ(sequences_of(shape).size(), 1U);
+    EXPECT_EQ(flops(shape).forward, 4.0 * 1073741824);
+    EXPECT_EQ(saved(shape, DType::float32).lse, 4.0 * 1073741824);
+    EXPECT_EQ(least_traffic(shape, DType::float32, false).written, 8.0 * 1073741824);
+    EXPECT_EQ(standard_traffic(shape, DType::float32, false).written, 12.0 * 1073741824);
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 1.0);
+    testing::expect_refused("allowed are at most 2^20 packed sequences",
+                            [] { static_cast<void>(parse_shape("b1048577_h1_n1_d1_varlen")); });
+}
+
+TEST(Shape, AFileIsReadUpToItsBound)
+{
+    testing::expect_refused("shapes file /dev/zero holds more than 1048576 bytes; at most that many are allowed.",
+                            [] { static_cast<void>(read_shapes("/dev/zero")); });
+    testing::expect_refused("shapes file / cannot be read", [] { static_cast<void>(read_shapes("/")); });
+}
+
+TEST(Shape, SentencesAreShortAndPrintable)
+{
+    testing::expect_refused("shape was 'b1?[2J'; allowed is", [] { static_cast<void>(parse_shape("b1\x1b[2J")); });
+    testing::expect_refused("shape was '" + std::string(100, 'b') + "…'; allowed is",
+                            [] { static_cast<void>(parse_shape(std::string(1'000'000, 'b'))); });
 }
 
 TEST(Work, FlopsAreThePapers)

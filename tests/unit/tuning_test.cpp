@@ -6,10 +6,13 @@
 
 #include "flashomp/error.hpp"
 
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <tuple>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -210,11 +213,59 @@ TEST_F(TuningFile, OthersAreRefusedAndLeftAsTheyAre)
         std::ifstream stream(file);
         EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), text);
     }
-    testing::expect_refused("t.json: is not a tuning table; a file that `flashomp tune` wrote is needed.",
-                            [] { static_cast<void>(parse_tables("{", "t.json")); });
+    testing::expect_refused(
+        "t.json: is not a tuning table: its text is not valid JSON at byte 2; a file that `flashomp tune` "
+        "wrote is needed.",
+        [] { static_cast<void>(parse_tables("{", "t.json")); });
     testing::expect_refused("t.json: is not a tuning table of this version (flashomp_tuning is 2); one that this "
                             "`flashomp tune` wrote is needed.",
                             [] { static_cast<void>(parse_tables(R"({"flashomp_tuning": 2})", "t.json")); });
+}
+
+TEST_F(TuningFile, ManyKeysTakeTimeInProportion)
+{
+    std::string text = R"({"flashomp_tuning": 1, "tables": [], "other": {"key": 0)";
+    for (int i = 0; i < 60'000; ++i) {
+        text += ", \"key " + std::to_string(i) + "\": 0";
+    }
+    const fs::path file = written(text + "}}");
+    const std::clock_t start = std::clock();
+    EXPECT_TRUE(read_tables(file).empty());
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10.0); // 51 s, once
+}
+
+TEST_F(TuningFile, ALargeFileIsRefusedUnread)
+{
+    const fs::path file = written("{");
+    fs::resize_file(file, std::uintmax_t{3} << 30); // a hole: no disk, but 3 GB for who reads it
+    const std::clock_t start = std::clock();
+    testing::expect_refused("its 3221225472 bytes are more than the 16777216 that one has at most",
+                            [&] { static_cast<void>(read_tables(file)); });
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 0.5);
+}
+
+TEST_F(TuningFile, NumbersAndWordsThatNobodyStores)
+{
+    const std::string good = json_text({table_of("a", {{class_named("b1_h1_n8_d8"), plain}})});
+    const std::vector<std::tuple<std::string, std::string, std::string>> changes{
+        {R"("seqlen_q": 8)", R"("seqlen_q": 18446744073709551615)", R"((seqlen_q is 18446744073709551615))"},
+        {R"("seqlen_k": 8)", R"("seqlen_k": -1)", R"((seqlen_k is -1))"},
+        {R"("query_heads": 1)", R"("query_heads": 1.5)", R"((query_heads is 1.5))"},
+        {R"("teams": 0)", R"("teams": 4294967296)", R"((teams is 4294967296))"},
+        {R"("flashomp_tuning": 1)", R"("flashomp_tuning": 4294967297)", R"((flashomp_tuning is 4294967297))"},
+        {R"("milliseconds": 1.0)", R"("milliseconds": -1.0)", "(milliseconds is -1)"},
+        {R"("milliseconds": 1.0)", R"("milliseconds": 1e999)", "a number out of range"},
+        {R"("ran_as": "plain")", R"("ran_as": "\u001b[2J")", R"((ran_as is "?[2J"))"},
+        {R"("device": "a")", R"("device": "\u009b2J")", "(device is"},
+        {R"("mask": "none")", R"("mask": ")" + std::string(1'000'000, 'm') + "\"", "(mask is \"mmm"},
+    };
+    EXPECT_EQ(parse_tables(good, "t").size(), 1U);
+    for (const auto& [what, by, says] : changes) {
+        std::string changed = good;
+        ASSERT_NE(changed.find(what), std::string::npos) << what << " in " << good;
+        changed.replace(changed.find(what), what.size(), by);
+        testing::expect_refused(says, [&] { static_cast<void>(parse_tables(changed, "t")); });
+    }
 }
 
 } // namespace

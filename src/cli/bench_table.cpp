@@ -1,0 +1,90 @@
+#include "bench_table.hpp"
+
+#include "report.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace flashomp::cli {
+
+BenchTable::BenchTable(const bench::RunSettings& settings, const bench::Runner& runner,
+                       const std::vector<cost::Shape>& shapes)
+    : has_kernels_(settings.kernel_time), has_ratio_(settings.beside_standard && runner.has_standard()),
+      has_rms_(settings.dtype == DType::float8_e4m3), has_queue_(runner.on_device() && runner.has_standard())
+{
+    std::size_t longest = std::string("shape").size();
+    for (const cost::Shape& shape : shapes) {
+        longest = std::max(longest, shape.name().size());
+    }
+    constexpr std::size_t implementation = 28; // "openmp:host-avx512 (tuned)", "standard:..."
+    columns_ = {{"pass", 8}, {"shape", longest}, {"implementation", implementation}, {"median", 9}};
+    const auto add = [&](bool is_there, const char* title, std::size_t width) {
+        if (is_there) {
+            columns_.emplace_back(title, std::max(width, std::string(title).size()));
+        }
+    };
+    add(has_kernels_, "kernels", 9);
+    add(has_ratio_, "time / flashomp's", 7);
+    add(true, "spread", 7);
+    add(true, "speed", 13);
+    add(true, "peak memory", 11);
+    add(true, "error of o", 10);
+    add(true, "bound", 7);
+    add(has_rms_, "rms to float32 inputs", 7);
+    add(has_queue_, "queued in", 9);
+}
+
+std::string BenchTable::heading() const
+{
+    std::vector<std::string> titles;
+    for (const auto& [title, width] : columns_) {
+        titles.push_back(title);
+    }
+    return joined(titles);
+}
+
+std::string BenchTable::line(const bench::Row& row)
+{
+    const bool is_timed = row.failure.empty();
+    const auto if_timed = [&](const std::string& text) { return is_timed ? text : std::string(); };
+    std::string ratio;
+    if (is_timed && row.implementation == "flashomp") {
+        seconds_[row.name()] = row.timing.median;
+    } else if (const auto ours = seconds_.find(row.name()); is_timed && ours != seconds_.end() && ours->second > 0) {
+        ratio = fmt::format("{:.2f}x", row.timing.median / ours->second);
+    }
+    std::vector<std::string> cells{
+        row.direction, row.shape,
+        row.machine.empty() ? row.backend : row.backend + ":" + row.machine + (row.tuned ? " (tuned)" : ""),
+        if_timed(time_text(row.timing.median))};
+    const auto add = [&](bool is_there, const std::string& cell) {
+        if (is_there) {
+            cells.push_back(cell);
+        }
+    };
+    add(has_kernels_, row.kernel_seconds ? time_text(*row.kernel_seconds) : "");
+    add(has_ratio_, ratio);
+    add(true, if_timed(fmt::format("{:.1f} %", 100.0 * row.timing.spread())));
+    add(true, if_timed(decimal_text(row.flops_per_second(), "FLOP/s")));
+    add(true, row.peak_bytes ? bytes_text(*row.peak_bytes) : if_timed("unknown"));
+    add(true, if_timed(error_text(row.accuracy.o)));
+    add(true, if_timed(error_text(row.accuracy.bound_o)));
+    add(has_rms_, row.accuracy.unrounded_rms ? fmt::format("{:.1f} %", 100.0 * *row.accuracy.unrounded_rms) : "");
+    add(has_queue_, row.queue_seconds ? time_text(*row.queue_seconds) : "");
+    cells.push_back(row.failure);
+    return joined(std::move(cells));
+}
+
+std::string BenchTable::joined(std::vector<std::string> cells) const
+{
+    std::string text;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        text += fmt::format("{:<{}}  ", cells[i], i < columns_.size() ? columns_[i].second : 0);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    return text + "\n";
+}
+
+} // namespace flashomp::cli
