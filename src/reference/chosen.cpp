@@ -1,8 +1,7 @@
 #include "chosen.hpp"
 
+#include "host_threads.hpp"
 #include "standard_attention.hpp"
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -81,8 +80,7 @@ void add_blocks(std::vector<Task>& tasks, std::int64_t member, std::size_t index
 template <class Compute, class Collect>
 void for_each_task(const Problem& problem, const std::vector<Task>& tasks, Compute compute, Collect collect)
 {
-    const int most = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
-    const int threads = static_cast<int>(std::clamp<std::size_t>(tasks.size(), 1, static_cast<std::size_t>(most)));
+    const int threads = host_threads(problem.choice.threads, static_cast<std::int64_t>(tasks.size()));
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (std::size_t i = 0; i < tasks.size(); ++i) {
