@@ -15,15 +15,16 @@ struct WorkItem {
     int batch = 0, head = 0, block = 0, split = 0;
 };
 
-/// The part of `keys` that belongs to a split, in whole blocks of `block_n`.
-FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int split, int splits)
+/// The part of `keys` that belongs to a split, in whole blocks of `block_n` that begin at multiples of it plus offset.
+FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int offset, int split, int splits)
 {
-    const int blocks = (keys.end - keys.begin + block_n - 1) / block_n;
+    const int first = keys.begin / block_n;
+    const int blocks = (keys.end - offset + block_n - 1) / block_n - first;
     if (keys.end <= keys.begin) {
         return {0, 0};
     }
     const int each = (blocks + splits - 1) / splits;
-    const int begin = keys.begin + split * each * block_n;
+    const int begin = (first + split * each) * block_n + offset;
     const int end = begin + each * block_n;
     return {begin, end < keys.end ? end : keys.end};
 }
@@ -54,8 +55,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
 
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
-    const Range keys = score.keys(i0, i0 + rows, block_n);
-    const int last = is_nvptx() ? seq.k_len : keys.end;
+    const int last = is_nvptx() ? seq.k_len : score.keys(i0, i0 + rows).end;
     const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
     const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
@@ -89,7 +89,9 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    tile.for_blocks(split_keys(keys, block_n, work.split, p.splits), block_n, load, multiply, attend);
+    const Range keys = score.keys(i0, i0 + rows); // here: on a GPU, two registers less in what comes before
+    tile.for_blocks(split_keys(keys, block_n, score.tile_offset(keys, block_n), work.split, p.splits), block_n, load,
+                    multiply, attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

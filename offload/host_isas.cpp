@@ -65,7 +65,8 @@ namespace {
 
 const std::vector<HostIsa>& host_isas()
 {
-    static const std::vector<HostIsa> all = {
+    // Never destroyed: a call in an atexit handler asks for them, too.
+    static const std::vector<HostIsa>& all = *new std::vector<HostIsa>{
 #if FLASHOMP_HAS_ISA_amx
         {"amx", 16, 256, false, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
 #endif

@@ -81,13 +81,15 @@ struct Partial {
 /// Attention over the union of two disjoint sets of keys, from the results for each: with w = exp(lse_x - lse),
 /// o = w_a·o_a + w_b·o_b and lse = log(exp(lse_a) + exp(lse_b)). Ring attention, paged attention and split decoding are
 /// built from it. All three o share a shape, all lse share a shape; `o` may have another dtype than the parts, and both
-/// outputs may be the tensors of part a or b themselves. options: device, machine and threads count.
+/// outputs may be the tensors of part a or b themselves. At most 2^30 sequences and rows, 2^20 heads and 65536 elements
+/// a row. options: device, machine and threads count.
 /// Throws Error, with nothing written, when an argument is not as documented.
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
              const Options& options = {});
 
 /// Writes the mask that a call with this dropout draws: true where a probability is kept. `mask` is a boolean host
-/// tensor [B, Hq, Nq, Nk]; with packed sequences i and j count from the start of each sequence.
+/// tensor [B, Hq, Nq, Nk], of extents that a call may have: at most 2^30 sequences, queries and keys and 2^20 heads.
+/// With packed sequences i and j count from the start of each sequence.
 /// Throws Error, with nothing written, when an argument is not as documented.
 void dropout_mask(const Dropout& dropout, const TensorView& mask);
 

@@ -42,10 +42,10 @@ enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 /// Resident rows are those of the block that a crew keeps in place (queries; keys for dK and dV), stream rows those of
 /// the blocks that stream past it.
 struct Tiling {
-    int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host)
-    int stream_rows = 0;        ///< multiple of 4
-    int teams = 0;              ///< openmp on a GPU only: cuda launches one block for each block of rows
-    int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU)
+    int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host), at most 1024
+    int stream_rows = 0;        ///< multiple of 4, at most 1024
+    int teams = 0;              ///< at most 1024; openmp on a GPU only: cuda launches a block for each block of rows
+    int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU), at most 32
     bool global_memory = false; ///< openmp, plain machine: tiles in ordinary device memory instead of shared memory
 
     friend bool operator==(const Tiling&, const Tiling&) = default;
@@ -63,7 +63,8 @@ struct Device {
 /// Shapes: B batch, Hq query heads, Nq = seqlen_q, Nk = seqlen_k. Tensors that are left out (rank 0) are off.
 /// All members are initialised, so that `Options{.scale = 1.0}` names one without a warning about the others.
 struct Options {
-    std::optional<double> scale = {};      ///< multiplies q·k; default 1/sqrt(head_dim)
+    /// Multiplies q·k; default 1/sqrt(head_dim). 0, or 1.2e-38 to 2.35e+38 in size: log2(e) times it is a float32, too.
+    std::optional<double> scale = {};
     Causal causal = Causal::none;          ///< intersects with window and key_padding_mask
     Window window = {};                    ///< see Window
     double softcap = 0.0;                  ///< c > 0: s = c·tanh(s/c); 0 is off
@@ -81,7 +82,9 @@ struct Options {
     Backend backend = Backend::automatic;
     Machine machine = Machine::automatic;
     Device device = {};
-    int threads = 0; ///< host threads of this call; 0 takes OMP_NUM_THREADS
+    /// Host threads of this call; 0 takes OMP_NUM_THREADS. No more run than there is work for, than 64 or twice the
+    /// processors of the process (the larger), nor than the system lets the process start. A forked child has its own.
+    int threads = 0;
     /// cuda only: a cudaStream_t (null is CUDA's default stream). The call then returns as soon as its kernels are
     /// queued, and its outputs are there when the stream is done with them. All tensors must be in device memory, but
     /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. Wait for a stream before you destroy it.

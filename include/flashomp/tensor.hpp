@@ -1,6 +1,9 @@
 // Tensor views: how callers hand memory to flashomp. A view never owns, copies or frees anything.
 #pragma once
 
+#include "flashomp/error.hpp"
+
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -52,7 +55,8 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
 enum class Memory : std::uint8_t { host, device };
 
 /// A strided view of at most four axes. Strides count elements, not bytes; the last axis must have stride 1
-/// when a view is given to forward() or backward().
+/// when a view is given to forward() or backward(), data must be a multiple of the element's size, and all elements
+/// must lie within 2^56 bytes.
 ///
 /// Axis order is always [batch, seqlen, heads, head_dim] ("bshd"), or [total, heads, head_dim] for packed
 /// sequences. Data laid out [batch, heads, seqlen, head_dim] is passed as `contiguous(...).transposed(1, 2)`.
@@ -70,19 +74,18 @@ struct BasicTensorView {
 
     BasicTensorView() = default;
 
-    /// A view of any strides; both lists have one entry an axis.
+    /// A view of any strides; both lists have one entry an axis. Throws Error where they do not, or have more than
+    /// four.
     BasicTensorView(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_,
                     std::initializer_list<std::int64_t> strides_, Memory memory_ = Memory::host)
         : data(data_), dtype(dtype_), memory(memory_), rank(static_cast<int>(shape_.size()))
     {
-        int axis = 0;
-        for (const std::int64_t extent : shape_) {
-            shape.at(static_cast<std::size_t>(axis++)) = extent;
+        if (shape_.size() > max_rank || strides_.size() != shape_.size()) {
+            throw Error("a tensor view was given " + std::to_string(shape_.size()) + " extents and " +
+                        std::to_string(strides_.size()) + " strides; it must have equally many, at most 4.");
         }
-        axis = 0;
-        for (const std::int64_t stride : strides_) {
-            strides.at(static_cast<std::size_t>(axis++)) = stride;
-        }
+        std::copy(shape_.begin(), shape_.end(), shape.begin());
+        std::copy(strides_.begin(), strides_.end(), strides.begin());
     }
 
     /// Every mutable view is also a const view.
@@ -98,28 +101,34 @@ struct BasicTensorView {
     [[nodiscard]] static BasicTensorView
     contiguous(Pointer data, DType dtype, std::initializer_list<std::int64_t> shape, Memory memory = Memory::host)
     {
-        BasicTensorView view(data, dtype, shape, {}, memory);
-        std::int64_t stride = 1;
+        BasicTensorView view(data, dtype, shape, shape, memory);
+        std::uint64_t stride = 1; // of extents that no tensor has it may wrap round
         for (int axis = view.rank - 1; axis >= 0; --axis) {
-            view.strides[static_cast<std::size_t>(axis)] = stride;
-            stride *= view.shape[static_cast<std::size_t>(axis)];
+            view.strides[static_cast<std::size_t>(axis)] = static_cast<std::int64_t>(stride);
+            stride *= static_cast<std::uint64_t>(view.shape[static_cast<std::size_t>(axis)]);
         }
         return view;
     }
 
-    /// The same memory with two axes exchanged.
+    /// The same memory with two axes exchanged. Throws Error for axes that the view does not have.
     [[nodiscard]] BasicTensorView transposed(int first, int second) const
     {
+        if (first < 0 || second < 0 || first >= rank || second >= rank || rank > max_rank) {
+            throw Error("transposed() was given axes " + std::to_string(first) + " and " + std::to_string(second) +
+                        " of a tensor view with " + std::to_string(rank) + "; they must be 0 or more and less.");
+        }
         BasicTensorView view = *this;
-        std::swap(view.shape.at(static_cast<std::size_t>(first)), view.shape.at(static_cast<std::size_t>(second)));
-        std::swap(view.strides.at(static_cast<std::size_t>(first)), view.strides.at(static_cast<std::size_t>(second)));
+        const auto a = static_cast<std::size_t>(first);
+        const auto b = static_cast<std::size_t>(second);
+        std::swap(view.shape[a], view.shape[b]);
+        std::swap(view.strides[a], view.strides[b]);
         return view;
     }
 
     /// Whether the caller gave this tensor at all.
-    [[nodiscard]] explicit operator bool() const { return rank > 0; }
+    [[nodiscard]] explicit operator bool() const { return rank != 0; }
 
-    /// Number of elements.
+    /// Number of elements of a view that has a shape: 0 to 4 axes, and extents whose product is an int64.
     [[nodiscard]] std::int64_t elements() const
     {
         std::int64_t count = rank > 0 ? 1 : 0;
@@ -133,7 +142,7 @@ struct BasicTensorView {
 using TensorView = BasicTensorView<void*>;
 using ConstTensorView = BasicTensorView<const void*>;
 
-/// "[2, 128, 4, 64]", for messages.
+/// "[2, 128, 4, 64]", for messages; of a view with more axes than there can be, the first four.
 [[nodiscard]] std::string shape_string(const ConstTensorView& view);
 
 } // namespace flashomp

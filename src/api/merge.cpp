@@ -1,6 +1,8 @@
 #include "dispatch.hpp"
 #include "overlap.hpp"
+#include "validate_choice.hpp"
 #include "validate_options.hpp"
+#include "validate_views.hpp"
 
 #include "flashomp/dropout.hpp"
 
@@ -51,6 +53,8 @@ void check_output(const Named& output, const std::vector<Named>& replaced, const
 
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
 {
+    check_choice(options);
+    check_views({{"a.o", a.o}, {"a.lse", a.lse}, {"b.o", b.o}, {"b.lse", b.lse}, {"o", o}, {"lse", lse}});
     check_o("o", o);
     check_o("a.o", a.o);
     check_o("b.o", b.o);
@@ -61,24 +65,33 @@ Report merge(const Partial& a, const Partial& b, const TensorView& o, const Tens
                                                  ? std::array<std::int64_t, 4>{o.shape[1], o.shape[0], 0, 0}
                                                  : std::array<std::int64_t, 4>{o.shape[0], o.shape[2], o.shape[1], 0};
     const int rank = packed ? 2 : 3;
+    constexpr std::int64_t most_depth = std::int64_t{1} << 16; // kernels count the elements of 16 rows in an int
+    check_extent("o", "sequences", packed ? 1 : o.shape[0], most_rows);
+    check_extent("o", "heads", rows[packed ? 0 : 1], most_heads);
+    check_extent("o", "rows", rows[packed ? 1 : 2], most_rows);
+    check_extent("o", "elements a row", o.shape[packed ? 2 : 3], most_depth);
     check_tensor("lse", lse, DType::float32, rank, rows, "the LSE of o");
     check_tensor("a.lse", a.lse, DType::float32, rank, rows, "the LSE of o");
     check_tensor("b.lse", b.lse, DType::float32, rank, rows, "the LSE of o");
     check_output({"o", o}, {{"a.o", a.o}, {"b.o", b.o}}, {{"a.lse", a.lse}, {"b.lse", b.lse}, {"lse", lse}});
     check_output({"lse", lse}, {{"a.lse", a.lse}, {"b.lse", b.lse}}, {{"a.o", a.o}, {"b.o", b.o}});
-    check_threads(options);
     return run_merge(a, b, o, lse, options);
 }
 
 void dropout_mask(const Dropout& dropout, const TensorView& mask)
 {
     check_dropout(dropout);
+    check_views({{"mask", mask}});
     if (mask.rank != 4 || mask.dtype != DType::boolean || mask.memory != Memory::host) {
         throw Error(
             fmt::format("mask is {} {}; it must be boolean [batch, heads_q, seqlen_q, seqlen_k] in host memory.",
                         name_of(mask.dtype), shape_string(mask)));
     }
     check_layout("mask", mask);
+    check_extent("mask", "sequences", mask.shape[0], most_rows);
+    check_extent("mask", "heads", mask.shape[1], most_heads);
+    check_extent("mask", "rows", mask.shape[2], most_rows);
+    check_extent("mask", "keys", mask.shape[3], most_rows);
     check_no_self_overlap("mask", mask);
     const PhiloxKey key = dropout_key(dropout.seed, dropout.offset);
     const std::uint32_t threshold = dropout_threshold(dropout.probability);

@@ -35,8 +35,9 @@ std::int64_t span_of(const ConstTensorView& view)
     return span;
 }
 
-/// Whether a sum of d·stride with |d| < extent, one d an axis from `first` on, makes `offset`.
-bool reaches(const std::vector<Axis>& axes, std::size_t first, std::int64_t offset)
+/// Whether a sum of d·stride with |d| < extent, one d an axis from `first` on, makes `offset`. Takes at most so many
+/// steps to find out, then true.
+bool reaches(const std::vector<Axis>& axes, std::size_t first, std::int64_t offset, int& steps)
 {
     if (first == axes.size()) {
         return offset == 0;
@@ -46,8 +47,9 @@ bool reaches(const std::vector<Axis>& axes, std::size_t first, std::int64_t offs
     for (std::size_t i = first + 1; i < axes.size(); ++i) {
         rest += (axes[i].extent - 1) * axes[i].stride;
     }
-    for (std::int64_t d = (offset - rest) / stride - 1; d <= (offset + rest) / stride + 1; ++d) {
-        if (d > -extent && d < extent && reaches(axes, first + 1, offset - d * stride)) {
+    const std::int64_t last = std::min(extent - 1, (offset + rest) / stride + 1);
+    for (std::int64_t d = std::max(1 - extent, (offset - rest) / stride - 1); d <= last; ++d) {
+        if (--steps < 0 || reaches(axes, first + 1, offset - d * stride, steps)) {
             return true;
         }
     }
@@ -94,7 +96,8 @@ bool overlap(const ConstTensorView& a, const ConstTensorView& b)
         const auto i = static_cast<std::size_t>(axis);
         widest.shape.at(i) = std::max(a.shape.at(i), b.shape.at(i));
     }
-    return reaches(axes_of(widest), 0, bytes / size_of(a.dtype));
+    int steps = 1 << 20; // a millisecond or a few
+    return reaches(axes_of(widest), 0, bytes / size_of(a.dtype), steps);
 }
 
 } // namespace flashomp

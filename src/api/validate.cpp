@@ -2,6 +2,7 @@
 
 #include "overlap.hpp"
 #include "validate_options.hpp"
+#include "validate_views.hpp"
 
 #include <cmath>
 #include <fmt/format.h>
@@ -11,8 +12,6 @@ namespace flashomp {
 namespace {
 
 constexpr std::int64_t most_head_dim = 256;
-constexpr std::int64_t most_rows = std::int64_t{1} << 30; // kernels add two row numbers in an int
-constexpr std::int64_t most_heads = std::int64_t{1} << 20;
 
 std::string_view axes_text(bool packed)
 {
@@ -55,6 +54,18 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
 Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options,
                bool is_backward)
 {
+    check_views({{"q", q},
+                 {"k", k},
+                 {"v", v},
+                 {"alibi_slopes", options.alibi_slopes},
+                 {"bias", options.bias},
+                 {"key_padding_mask", options.key_padding_mask},
+                 {"cu_seqlens_q", options.cu_seqlens_q},
+                 {"cu_seqlens_k", options.cu_seqlens_k},
+                 {"sink", options.sink},
+                 {"q_scale", options.q_scale},
+                 {"k_scale", options.k_scale},
+                 {"v_scale", options.v_scale}});
     Problem problem;
     problem.q = q;
     problem.k = k;
@@ -102,9 +113,7 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
     }
     for (const auto& [name, rows] :
          {std::pair{"q", problem.seqlen_q}, std::pair{"k", problem.seqlen_k}, std::pair{"batch of q", problem.batch}}) {
-        if (rows < 0 || rows > most_rows) {
-            throw Error(fmt::format("{} has {} rows; at most {} are allowed.", name, rows, most_rows));
-        }
+        check_extent(name, "rows", rows, most_rows);
     }
     check_layout("q", q);
     check_layout("k", k);
@@ -160,6 +169,7 @@ void check_outputs(const Problem& problem)
 
 Problem validate_forward(const ForwardArgs& args, const Options& options)
 {
+    check_views({{"o", args.o}, {"lse", args.lse}});
     Problem problem = common(args.q, args.k, args.v, options, false);
     problem.o = args.o;
     problem.lse = args.lse;
@@ -171,6 +181,14 @@ Problem validate_forward(const ForwardArgs& args, const Options& options)
 
 Problem validate_backward(const BackwardArgs& args, const Options& options)
 {
+    check_views({{"o", args.o},
+                 {"lse", args.lse},
+                 {"dout", args.dout},
+                 {"dq", args.dq},
+                 {"dk", args.dk},
+                 {"dv", args.dv},
+                 {"dbias", args.dbias},
+                 {"dsink", args.dsink}});
     Problem problem = common(args.q, args.k, args.v, options, true);
     problem.is_backward = true;
     // Read only in this direction; Problem keeps them with forward's outputs.

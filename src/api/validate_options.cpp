@@ -1,6 +1,8 @@
 #include "validate_options.hpp"
 
 #include "overlap.hpp"
+#include "validate_choice.hpp"
+#include "validate_views.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,25 +10,6 @@
 #include <limits>
 
 namespace flashomp {
-
-void check_layout(const char* name, const ConstTensorView& view)
-{
-    const auto last = static_cast<std::size_t>(view.rank - 1);
-    if (view.data == nullptr && view.elements() > 0) {
-        throw Error(fmt::format("{} has shape {} but its data is null; it must point to its elements.", name,
-                                shape_string(view)));
-    }
-    for (int axis = 0; axis < view.rank; ++axis) {
-        const auto a = static_cast<std::size_t>(axis);
-        if (view.shape.at(a) < 0 || view.strides.at(a) < 0) {
-            throw Error(fmt::format("{} has extent {} and stride {} on axis {}; both must be 0 or more.", name,
-                                    view.shape.at(a), view.strides.at(a), axis));
-        }
-    }
-    if (view.shape.at(last) > 1 && view.strides.at(last) != 1) {
-        throw Error(fmt::format("{} has stride {} on its last axis; it must be 1.", name, view.strides.at(last)));
-    }
-}
 
 void check_tensor(const char* name, const ConstTensorView& view, DType dtype, int rank,
                   const std::array<std::int64_t, 4>& shape, const char* like)
@@ -155,9 +138,11 @@ bool fits_float32(double value)
 
 void check_numbers(const Problem& problem, const Options& options)
 {
-    if (!fits_float32(problem.scale)) {
-        throw Error(fmt::format("scale was {}; it must be 0, or 1.2e-38 to 3.4e+38 in size, as float32 has it.",
-                                problem.scale));
+    constexpr double most_scale = 2.35e38; // kernels multiply with log2 e
+    if (!fits_float32(problem.scale) || std::abs(problem.scale) > most_scale) {
+        throw Error(fmt::format("scale was {}; it must be 0, or 1.2e-38 to {} in size, so that it and its product with "
+                                "log2(e) are float32 numbers.",
+                                problem.scale, most_scale));
     }
     for (const auto& [name, side] :
          {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
@@ -165,7 +150,7 @@ void check_numbers(const Problem& problem, const Options& options)
             throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
         }
     }
-    check_threads(options);
+    check_choice(options);
     if (!fits_float32(options.softcap) || options.softcap < 0.0) {
         throw Error(fmt::format("softcap was {}; it must be 0 (off), or 1.2e-38 to 3.4e+38, as float32 has it.",
                                 options.softcap));
@@ -174,13 +159,6 @@ void check_numbers(const Problem& problem, const Options& options)
 }
 
 } // namespace
-
-void check_threads(const Options& options)
-{
-    if (options.threads < 0) {
-        throw Error(fmt::format("threads was {}; it must be 0 (OMP_NUM_THREADS) or more.", options.threads));
-    }
-}
 
 void check_no_self_overlap(const char* name, const ConstTensorView& view)
 {

@@ -19,13 +19,7 @@ void check_gradients(const Problem& problem, const BackwardArgs& args, const Opt
 void check_tensor(const char* name, const ConstTensorView& view, DType dtype, int rank,
                   const std::array<std::int64_t, 4>& shape, const char* like);
 
-/// Checks that threads is not negative.
-void check_threads(const Options& options);
-
 /// Checks that no two elements of an output share an address.
 void check_no_self_overlap(const char* name, const ConstTensorView& view);
-
-/// Checks that data is there and that the last axis has stride 1 and none is negative.
-void check_layout(const char* name, const ConstTensorView& view);
 
 } // namespace flashomp

@@ -2,6 +2,7 @@
 
 #include "flashomp/error.hpp"
 
+#include "host_threads.hpp"
 #include "quantized.hpp"
 
 #include <algorithm>
@@ -76,7 +77,8 @@ HostTensor random_tensor(std::uint64_t seed, DType dtype, io::Shape shape)
     auto* const values = static_cast<float*>(tensor.data());
     const std::int64_t count = tensor.elements();
     constexpr std::int64_t piece = std::int64_t{1} << 16;
-#pragma omp parallel for schedule(dynamic, 1)
+    const int threads = host_threads(0, (count + piece - 1) / piece);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (std::int64_t first = 0; first < count; first += piece) {
         std::seed_seq words{seed, static_cast<std::uint64_t>(first / piece)};
         std::mt19937_64 random(words);

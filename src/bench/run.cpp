@@ -4,6 +4,7 @@
 #include "standard.hpp"
 #include "standard_cuda.hpp"
 
+#include "host_threads.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "traffic.hpp"
@@ -20,7 +21,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <omp.h>
 
 namespace flashomp::bench {
 
@@ -210,7 +210,7 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
 void Runner::run_standard(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row)
 {
     const bool backward = row.direction == "backward";
-    const int threads = settings_.options.threads > 0 ? settings_.options.threads : omp_get_max_threads();
+    const int threads = host_threads(settings_.options.threads);
     row.backend = "standard";
     row.on_device = on_device();
     row.ran_on = on_device() ? choose_place(settings_.options).name : host_name(threads);

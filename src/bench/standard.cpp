@@ -2,12 +2,13 @@
 
 #include "memory.hpp"
 
+#include "host_threads.hpp"
+
 #include <Eigen/Core>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <omp.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -89,9 +90,9 @@ StandardAttention::StandardAttention(BenchCase& bench, int threads)
     }
     const BackwardArgs args = bench.on_host();
     const double scale = bench.options().scale.value_or(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-    state_ = std::make_unique<State>(State{bench, shape, threads > 0 ? threads : omp_get_max_threads(),
-                                           static_cast<float>(scale), as_float(args.q), as_float(args.k),
-                                           as_float(args.v), as_float(args.dout), nullptr});
+    state_ =
+        std::make_unique<State>(State{bench, shape, host_threads(threads), static_cast<float>(scale), as_float(args.q),
+                                      as_float(args.k), as_float(args.v), as_float(args.dout), nullptr});
 }
 
 StandardAttention::~StandardAttention() = default;

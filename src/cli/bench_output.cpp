@@ -8,6 +8,7 @@
 #include "flashomp/version.hpp"
 
 #include "atomic_file.hpp"
+#include "host_threads.hpp"
 #include "peaks.hpp"
 #include "place.hpp"
 #include "plan.hpp"
@@ -23,7 +24,6 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <omp.h>
 
 namespace flashomp::cli {
 
@@ -116,8 +116,7 @@ Json bench_context(const bench::RunSettings& settings)
     context["flashomp_compiler"] = build.compiler;
     context["flashomp_flags"] = build.flags;
     context["flashomp_host_isa"] = host_isa(settings.dtype);
-    context["flashomp_threads"] =
-        std::to_string(settings.options.threads > 0 ? settings.options.threads : omp_get_max_threads());
+    context["flashomp_threads"] = std::to_string(planned_threads(settings.options.threads));
     for (const DeviceInfo& device : devices(settings.options.backend)) {
         context[fmt::format("flashomp_device_{}", device.index)] =
             fmt::format("{}, compute capability {}, driver {}", device.name, device.capability, device.driver);

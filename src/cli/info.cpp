@@ -2,6 +2,7 @@
 #include "commands.hpp"
 #include "device_policy.hpp"
 #include "host.hpp"
+#include "host_threads.hpp"
 #include "report.hpp"
 #include "store.hpp"
 
@@ -17,7 +18,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <omp.h>
 
 namespace flashomp::cli {
 
@@ -115,7 +115,7 @@ void print_as_json(const std::vector<BackendDevices>& found)
     Json json;
     json["command"] = "info";
     json["build"] = build_json();
-    json["host"] = {{"isa", host_isa()}, {"threads", omp_get_max_threads()}};
+    json["host"] = {{"isa", host_isa()}, {"threads", planned_threads(0)}};
     json["devices"] = Json::array();
     for (const auto& [backend, list] : found) {
         for (const DeviceInfo& device : list) {
@@ -140,7 +140,7 @@ void print_as_json(const std::vector<BackendDevices>& found)
 void print_as_text(const std::vector<BackendDevices>& found)
 {
     const BuildInfo& build = build_info();
-    const int threads = omp_get_max_threads();
+    const int threads = planned_threads(0);
     Table table;
     table.add({"flashomp", build.version});
     table.add({"commit", build.commit});

@@ -1,5 +1,7 @@
 #include "flashomp/tensor.hpp"
 
+#include <algorithm>
+
 namespace flashomp {
 
 std::string_view name_of(DType dtype)
@@ -28,10 +30,10 @@ std::string_view name_of(DType dtype)
 std::string shape_string(const ConstTensorView& view)
 {
     std::string text = "[";
-    for (int axis = 0; axis < view.rank; ++axis) {
+    for (int axis = 0; axis < std::min(view.rank, ConstTensorView::max_rank); ++axis) {
         text += (axis > 0 ? ", " : "") + std::to_string(view.shape[static_cast<std::size_t>(axis)]);
     }
-    return text + "]";
+    return text + (view.rank > ConstTensorView::max_rank ? ", ...]" : "]");
 }
 
 } // namespace flashomp

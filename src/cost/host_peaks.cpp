@@ -1,6 +1,7 @@
 // Short measurements of this CPU. GCC vector types, compiled for three instruction sets in one file.
 #include "peaks.hpp"
 
+#include "host_threads.hpp"
 #include "plan.hpp"
 
 #include <algorithm>
@@ -150,10 +151,11 @@ double measure_bandwidth(int threads)
 
 } // namespace
 
-Peaks host_peaks(int threads, const offload::HostIsa& isa, DType dtype)
+Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype)
 {
     const Kernel kernel = best_kernel(isa, dtype);
     Peaks peaks;
+    const int threads = host_threads(asked);
     peaks.flops = measure_flops(kernel, threads);
     peaks.bandwidth = measure_bandwidth(threads);
     const std::string where = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");

@@ -3,6 +3,7 @@
 #include "flashomp/device.hpp"
 
 #include "device_count.hpp"
+#include "device_policy.hpp"
 #include "host.hpp"
 #include "plan.hpp"
 
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <string>
+#include <unistd.h>
 
 namespace flashomp {
 
@@ -102,17 +104,36 @@ std::vector<DeviceInfo> cuda_devices()
 
 } // namespace
 
-std::vector<DeviceInfo> devices(Backend backend)
+namespace {
+
+// What calls ask for, here and below, is never destroyed: one in an atexit handler asks for it, too.
+
+struct Found {
+    std::vector<DeviceInfo> devices;
+    pid_t process; ///< that has asked the driver
+};
+
+const Found& found_devices(Backend backend)
 {
     if (backend == Backend::cuda || (backend == Backend::automatic && cuda::device_count() > 0)) {
-        static const std::vector<DeviceInfo> found = cuda_devices();
+        static const Found& found = *new Found{cuda_devices(), getpid()};
         return found;
     }
-    if (backend == Backend::reference) {
-        return {};
-    }
-    static const std::vector<DeviceInfo> found = openmp_devices();
+    static const Found& found = *new Found{openmp_devices(), getpid()};
     return found;
+}
+
+} // namespace
+
+std::vector<DeviceInfo> devices(Backend backend)
+{
+    return backend == Backend::reference ? std::vector<DeviceInfo>{} : found_devices(backend).devices;
+}
+
+bool are_devices_of_parent(Backend backend)
+{
+    const Found& found = found_devices(backend);
+    return !found.devices.empty() && found.process != getpid();
 }
 
 namespace {
@@ -149,7 +170,7 @@ const offload::HostIsa& choose_host_isa()
 
 const std::string& cpu_model()
 {
-    static const std::string model = [] {
+    static const std::string& model = *new std::string([] {
         // x86 has a name; AArch64 numbers for who made it and which part it is, which will do.
         std::ifstream lines("/proc/cpuinfo");
         std::string numbers;
@@ -166,7 +187,7 @@ const std::string& cpu_model()
             }
         }
         return numbers;
-    }();
+    }());
     return model;
 }
 

@@ -1,10 +1,15 @@
 // What the environment and the build say about devices.
 #pragma once
 
+#include "flashomp/options.hpp"
+
 namespace flashomp {
 
 /// Whether OMP_TARGET_OFFLOAD is MANDATORY: who sets it wants no run that ends up on the host by itself.
 [[nodiscard]] bool device_is_demanded();
+
+/// Whether the backend's GPUs were found by the process that this one was forked from: the driver answers no child.
+[[nodiscard]] bool are_devices_of_parent(Backend backend);
 
 /// "this build has no GPU code" or "no GPU was found".
 [[nodiscard]] const char* why_no_device();

@@ -2,18 +2,19 @@
 
 #include "calls.hpp"
 #include "cuda_passes.hpp"
+#include "host_threads.hpp"
 #include "kernel_params.hpp"
 #include "nonfinite.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
+#include "words.hpp"
 #include "workspace.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fmt/format.h>
-#include <omp.h>
 
 namespace flashomp {
 
@@ -36,12 +37,16 @@ Report run_reference(const Problem& problem)
         throw Error("stream was given, but the reference backend runs on the host; allowed is a stream with backend "
                     "cuda.");
     }
+    if (problem.choice.machine != Machine::automatic) {
+        throw Error(fmt::format("machine was {}, but the reference backend has no tile machines; allowed is: auto.",
+                                tuning::word_of(problem.choice.machine)));
+    }
     const auto start = Clock::now();
     problem.is_backward ? reference::backward_into(problem) : reference::forward_into(problem);
     Report report;
     report.backend = "reference";
     report.machine = "eigen";
-    report.ran_on = host_name(omp_get_max_threads());
+    report.ran_on = host_name(reference::threads_of(problem));
     report.note = on_host_because("the reference backend runs nowhere else");
     report.seconds = seconds_since(start);
     report.standard_bytes = reference::standard_attention_bytes(problem);
@@ -83,7 +88,31 @@ offload::Ran run_openmp_merge(const offload::MergeParams& here, const offload::M
                               const Hardware& hardware)
 {
     return hardware.is_device ? offload::run_merge(there, offload::merge_units(here), hardware.device)
-                              : hardware.isa->merge(here, hardware.threads);
+                              : hardware.isa->merge(here, host_threads(hardware.threads, offload::merge_units(here)));
+}
+
+/// Leaves a plan's host passes no more threads than the system starts. Returns how many the hungriest pass has.
+int keep_to_startable(Plan& decided)
+{
+    int most = 1;
+    for (const PassPlan& pass : decided.passes) {
+        most = std::max(most, pass.launch.crews * pass.launch.crew_threads);
+    }
+    const int threads = host_threads(most, most);
+    for (PassPlan& pass : decided.passes) {
+        int& wanted = pass.machine == Machine::plain ? pass.launch.crew_threads : pass.launch.crews;
+        wanted = std::min(wanted, threads);
+    }
+    return threads;
+}
+
+/// Kernels that were sent to a device and ran on the host have written nothing.
+void expect_where_sent(const Place& place, bool on_device)
+{
+    if (place.hardware.is_device && !on_device) {
+        throw Error(
+            fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
+    }
 }
 
 /// The same for parameters that are nowhere but here.
@@ -116,8 +145,8 @@ bool run_openmp_passes(const Plan& decided, const Problem& problem, const offloa
         on_device = on_device && ran.on_device;
     }
     if (!hardware.is_device && !all_is_finite) {
-        problem.is_backward ? offload::repair_backward(params, hardware.threads)
-                            : offload::repair_forward(params, hardware.threads);
+        problem.is_backward ? offload::repair_backward(params, host_threads(hardware.threads))
+                            : offload::repair_forward(params, host_threads(hardware.threads));
     }
     return on_device;
 }
@@ -162,6 +191,7 @@ Report run_kernels(const Problem& given)
         throw no_float8_kernel();
     }
     Plan decided = plan(problem, hardware);
+    const std::string ran_on = hardware.is_device ? place.name : host_name(keep_to_startable(decided));
     const auto start = Clock::now();
 
     Staging staging(space);
@@ -171,6 +201,7 @@ Report run_kernels(const Problem& given)
     const bool is_cuda = hardware.backend == Backend::cuda;
     const bool on_device = is_cuda ? run_cuda_passes(decided, problem, params, place, staging)
                                    : run_openmp_passes(decided, problem, params, hardware);
+    expect_where_sent(place, on_device);
     staging.finish();
 
     Report report;
@@ -178,16 +209,12 @@ Report run_kernels(const Problem& given)
     report.machine = decided.machine_name;
     report.on_device = on_device;
     report.tuned = problem.is_tuned;
-    report.ran_on = place.name;
+    report.ran_on = ran_on;
     report.note = place.note;
     report.seconds = seconds_since(start);
     report.extra_bytes = decided.extra_bytes();
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
-    if (hardware.is_device && !on_device) {
-        throw Error(
-            fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
-    }
     return report;
 }
 
@@ -226,13 +253,16 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     const bool is_cuda = place.hardware.backend == Backend::cuda;
     const offload::Ran ran = is_cuda ? run_cuda_merge(params, place, options)
                                      : send_openmp_merge(params, place.hardware, space_of(place.hardware, options));
+    expect_where_sent(place, ran.on_device);
     staging.finish();
 
     Report report;
     report.backend = is_cuda ? "cuda" : "openmp";
     report.machine = "plain";
     report.on_device = ran.on_device;
-    report.ran_on = place.name;
+    report.ran_on = place.hardware.is_device
+                        ? place.name
+                        : host_name(host_threads(place.hardware.threads, offload::merge_units(params)));
     report.note = place.note;
     report.seconds = seconds_since(start);
     report.staged_bytes = staging.bytes();

@@ -2,6 +2,7 @@
 
 #include "device_policy.hpp"
 #include "host.hpp"
+#include "host_threads.hpp"
 #include "store.hpp"
 
 #include "cuda/device.hpp"
@@ -12,7 +13,6 @@
 
 #include <cstdlib>
 #include <fmt/format.h>
-#include <omp.h>
 #include <unistd.h>
 #include <vector>
 
@@ -99,9 +99,7 @@ Place choose_place(const Options& options)
     place.hardware.backend = chosen_backend(options);
     place.hardware.isa = &choose_host_isa();
     place.hardware.is_isa_named = is_host_isa_named();
-    // A caller's parallel region has the cores already.
-    const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
-    place.hardware.threads = options.threads > 0 ? options.threads : threads;
+    place.hardware.threads = planned_threads(options.threads);
     place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const auto on_host = [&](std::string_view reason) {
         place.hardware.tuned = tuning::tables_for(cpu_model(), place.hardware.isa->name);
@@ -118,6 +116,14 @@ Place choose_place(const Options& options)
     const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
         return on_host("asked for");
+    }
+    if (are_devices_of_parent(place.hardware.backend)) {
+        if (wanted.kind == Device::Kind::gpu || options.backend == Backend::cuda || device_is_demanded()) {
+            throw Error("the call was to run on a GPU, but this process was forked from one that has used its GPUs; "
+                        "allowed are device host, or a process that is started anew (spawn).");
+        }
+        place.hardware.backend = Backend::openmp;
+        return on_host("this process was forked from one that has used its GPUs");
     }
     const std::vector<DeviceInfo> found = devices(place.hardware.backend);
     if (wanted.kind == Device::Kind::gpu &&

@@ -3,10 +3,12 @@
 #include "flashomp/error.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fmt/format.h>
 #include <map>
 #include <mutex>
 #include <omp.h>
+#include <pthread.h>
 #include <utility>
 #include <vector>
 
@@ -33,9 +35,8 @@ bool is_for(const Block& block, const Space& space)
 
 class Cache {
 public:
-    // The OpenMP runtime must be up before this object is made, so that it is still up when it is destroyed.
-    Cache() { static_cast<void>(omp_get_num_devices()); }
-    ~Cache() { clear(); }
+    Cache() = default;
+    ~Cache() = delete; // cache()
     Cache(const Cache&) = delete;
     Cache& operator=(const Cache&) = delete;
 
@@ -67,6 +68,17 @@ public:
             release(block.data, block.space);
         }
         free_.clear();
+    }
+
+    /// A fork must not come while another thread holds the mutex, which in the child nobody would let go.
+    void before_fork() { mutex_.lock(); }
+    void after_fork_in_parent() { mutex_.unlock(); }
+
+    /// The child has copies of the host's blocks. The devices' blocks are the parent's.
+    void after_fork_in_child()
+    {
+        std::erase_if(free_, [](const Block& block) { return !block.space.is_host(); });
+        mutex_.unlock();
     }
 
     /// What is leased of a space; the peak starts anew from it.
@@ -136,9 +148,18 @@ private:
     std::map<std::pair<Space::Kind, int>, Use> use_; ///< by kind and device
 };
 
+/// Freed at exit, but never destroyed: destructors and atexit handlers that run later may make calls, too.
 Cache& cache()
 {
-    static Cache instance;
+    static Cache& instance = *[] {
+        // The OpenMP runtime must be up before the handler is there, so that it still is when the handler runs.
+        static_cast<void>(omp_get_num_devices());
+        return new Cache;
+    }();
+    static const bool is_watched = std::atexit([] { cache().clear(); }) == 0 &&
+                                   pthread_atfork([] { cache().before_fork(); }, [] { cache().after_fork_in_parent(); },
+                                                  [] { cache().after_fork_in_child(); }) == 0;
+    static_cast<void>(is_watched);
     return instance;
 }
 

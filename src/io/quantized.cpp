@@ -4,6 +4,7 @@
 
 #include "flashomp/error.hpp"
 #include "float8.hpp"
+#include "host_threads.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +37,8 @@ Quantized quantized(const HostTensor& tensor, int heads_axis)
             }
         }
     };
-#pragma omp parallel for schedule(dynamic, 1)
+    const int threads = host_threads(0, shape[0] * heads);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (std::int64_t index = 0; index < shape[0] * heads; ++index) {
         float most = 0.0F;
         for_head(index / heads, index % heads, [&](std::int64_t i) { most = std::max(most, std::abs(from[i])); });

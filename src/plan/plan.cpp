@@ -146,6 +146,33 @@ int needed_teams(const Problem& problem, const PassPlan& pass, const Plan& plan)
     return has_blocks ? static_cast<int>(std::clamp<std::int64_t>(items, 1, pass.launch.crews)) : pass.launch.crews;
 }
 
+/// Items of work of a host pass (Work::items).
+std::int64_t host_items(const Problem& problem, const PassPlan& pass, const Plan& plan)
+{
+    if (pass.launch.pass == Pass::backward_sink) {
+        return problem.heads_q;
+    }
+    if (pass.launch.pass == Pass::backward_bias) {
+        const auto blocks = [&](std::size_t axis, int rows) {
+            return (problem.dbias.shape.at(axis) + rows - 1) / rows;
+        };
+        return problem.dbias.shape[0] * problem.dbias.shape[1] * blocks(2, pass.launch.resident_rows) *
+               blocks(3, pass.launch.stream_rows);
+    }
+    return block_count(problem, pass) * plan.splits;
+}
+
+/// No more threads than items of the pass that has the most. All passes have as many: GCC's run time ends what threads
+/// a smaller team does not need, and starts them anew for the next.
+int needed_threads(const Problem& problem, const Plan& plan, int threads)
+{
+    std::int64_t items = 1;
+    for (const PassPlan& pass : plan.passes) {
+        items = std::max(items, host_items(problem, pass, plan));
+    }
+    return static_cast<int>(std::min<std::int64_t>(items, threads));
+}
+
 std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
 {
     if (!problem.is_backward) {
@@ -282,10 +309,14 @@ Plan plan(const Problem& problem, const Hardware& hardware)
             pass.launch.heads_together = static_cast<int>(problem.batch * problem.heads_kv);
         }
     }
+    const int threads = needed_threads(problem, plan, hardware.threads);
     for (PassPlan& pass : plan.passes) {
         Launch& launch = pass.launch;
         if (hardware.is_device && hardware.backend == Backend::openmp) {
             launch.crews = needed_teams(problem, pass, plan);
+        }
+        if (pass.machine == Machine::host) {
+            launch.crews = threads;
         }
         if (launch.pass == Pass::backward_once) {
             // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.

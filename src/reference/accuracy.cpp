@@ -230,7 +230,8 @@ std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem)
 {
     constexpr int few = 16;
     std::vector<std::uint8_t> rows;
-    for (const Sequence& sequence : sequences(problem)) {
+    for (std::int64_t b = 0; problem.seqlen_q > 0 && b < problem.batch; ++b) {
+        const Sequence sequence = sequence_of(problem, b);
         const Head head{problem, sequence, 0};
         for (std::int64_t i = 0; i < sequence.length_q; ++i) {
             int seen = 0;

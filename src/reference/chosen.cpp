@@ -1,8 +1,7 @@
 #include "chosen.hpp"
 
+#include "host_threads.hpp"
 #include "standard_attention.hpp"
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +31,7 @@ Matrix<A> rows_of(const ConstTensorView& view, const Sequence& sequence, std::in
 template <class A>
 struct Group {
     Group(const Problem& of, const Chosen& chosen)
-        : problem(of), sequence(sequences(of).at(static_cast<std::size_t>(chosen.sequence))), head_kv(chosen.head_kv),
+        : problem(of), sequence(sequence_of(of, chosen.sequence)), head_kv(chosen.head_kv),
           heads(of.heads_q / of.heads_kv)
     {
         const Head any = head(0);
@@ -81,8 +80,7 @@ void add_blocks(std::vector<Task>& tasks, std::int64_t member, std::size_t index
 template <class Compute, class Collect>
 void for_each_task(const Problem& problem, const std::vector<Task>& tasks, Compute compute, Collect collect)
 {
-    const int most = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
-    const int threads = static_cast<int>(std::clamp<std::size_t>(tasks.size(), 1, static_cast<std::size_t>(most)));
+    const int threads = host_threads(problem.choice.threads, static_cast<std::int64_t>(tasks.size()));
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -285,7 +283,7 @@ ChosenValues evaluate(const Problem& problem, const Chosen& chosen, Rounding rou
 ChosenValues results_of(const Problem& problem, const Chosen& chosen)
 {
     using Exact = Native<double>;
-    const Sequence sequence = sequences(problem).at(static_cast<std::size_t>(chosen.sequence));
+    const Sequence sequence = sequence_of(problem, chosen.sequence);
     const std::int64_t heads = problem.heads_q / problem.heads_kv;
     ChosenValues values;
     for (const Span& span : chosen.rows) {

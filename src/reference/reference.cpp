@@ -1,9 +1,8 @@
 // The loops around standard_attention.hpp: heads in parallel, sums over heads in a fixed order.
 #include "reference.hpp"
 
+#include "host_threads.hpp"
 #include "standard_attention.hpp"
-
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -82,7 +81,7 @@ void for_each_head(const Problem& problem, Compute compute, Collect collect)
 {
     // Without queries there is nothing to compute, however large the batch.
     const std::int64_t tasks = problem.seqlen_q == 0 ? 0 : problem.batch * problem.heads_q;
-    const int threads = problem.choice.threads > 0 ? problem.choice.threads : omp_get_max_threads();
+    const int threads = threads_of(problem);
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (std::int64_t task = 0; task < tasks; ++task) {
@@ -278,6 +277,11 @@ BackwardResult backward(const Problem& problem, Rounding rounding)
 Evaluation evaluate(const Problem& problem, Rounding rounding)
 {
     return evaluate(problem, rounding, true);
+}
+
+int threads_of(const Problem& problem)
+{
+    return host_threads(problem.choice.threads, problem.batch * problem.heads_q);
 }
 
 void forward_into(const Problem& problem)

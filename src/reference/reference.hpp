@@ -42,6 +42,9 @@ struct Evaluation {
 /// forward() and backward() of a backward problem in one go: P is computed once for both.
 [[nodiscard]] Evaluation evaluate(const Problem& problem, Rounding rounding = Rounding::none);
 
+/// Threads that a problem is computed on: no more than it has heads in all sequences.
+[[nodiscard]] int threads_of(const Problem& problem);
+
 /// forward() in float64, rounded into problem.o and problem.lse. Nothing is written before everything is computed.
 void forward_into(const Problem& problem);
 

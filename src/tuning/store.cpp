@@ -50,14 +50,14 @@ Loaded load()
     return loaded;
 }
 
-/// Nothing where even that failed.
+/// Nothing where even that failed. Never destroyed: a call in an atexit handler asks for it, too.
 const Loaded& loaded() noexcept
 {
-    static const Loaded found = [] {
+    static const Loaded& found = *[] {
         try {
-            return load();
+            return new Loaded(load());
         } catch (...) {
-            return Loaded{};
+            return new Loaded;
         }
     }();
     return found;

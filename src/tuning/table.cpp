@@ -68,9 +68,10 @@ std::string text_of(const Choice& choice)
 
 const std::string& this_build()
 {
-    static const std::string build = [] {
+    // Never destroyed: a call in an atexit handler asks for it, too.
+    static const std::string& build = *[] {
         const BuildInfo& info = build_info();
-        return fmt::format("{}, {}, {}, {}", info.version, info.commit, info.compiler, info.flags);
+        return new std::string(fmt::format("{}, {}, {}, {}", info.version, info.commit, info.compiler, info.flags));
     }();
     return build;
 }
