@@ -63,28 +63,39 @@ namespace {
 } // namespace
 #endif
 
+namespace {
+
+std::vector<HostIsa> all_isas()
+{
+    std::vector<HostIsa> all;
+#if FLASHOMP_HAS_ISA_amx
+    all.push_back({"amx", 16, 256, false, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2});
+#endif
+#if FLASHOMP_HAS_ISA_avx512_bf16
+    all.push_back({"avx512_bf16", 16, 256, true, false, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge,
+                   avx512_bf16::floats, avx512_bf16::products, avx512_bf16::exp2});
+#endif
+#if FLASHOMP_HAS_ISA_avx512
+    all.push_back({"avx512", 16, 256, false, true, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr,
+                   avx512::exp2});
+#endif
+#if FLASHOMP_HAS_ISA_avx2
+    all.push_back({"avx2", 8, 256, false, true, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2});
+#endif
+#if FLASHOMP_HAS_ISA_baseline
+    const auto everywhere = [] { return true; };
+    all.push_back({"baseline", 4, 256, false, true, everywhere, baseline::run, baseline::merge, baseline::floats,
+                   nullptr, baseline::exp2});
+#endif
+    return all;
+}
+
+} // namespace
+
 const std::vector<HostIsa>& host_isas()
 {
     // Never destroyed: a call in an atexit handler asks for them, too.
-    static const std::vector<HostIsa>& all = *new std::vector<HostIsa>{
-#if FLASHOMP_HAS_ISA_amx
-        {"amx", 16, 256, false, false, has_amx, amx::run, amx::merge, amx::floats, amx::products, amx::exp2},
-#endif
-#if FLASHOMP_HAS_ISA_avx512_bf16
-        {"avx512_bf16", 16, 256, true, false, has_avx512_bf16, avx512_bf16::run, avx512_bf16::merge,
-         avx512_bf16::floats, avx512_bf16::products, avx512_bf16::exp2},
-#endif
-#if FLASHOMP_HAS_ISA_avx512
-        {"avx512", 16, 256, false, true, has_avx512, avx512::run, avx512::merge, avx512::floats, nullptr, avx512::exp2},
-#endif
-#if FLASHOMP_HAS_ISA_avx2
-        {"avx2", 8, 256, false, true, has_avx2, avx2::run, avx2::merge, avx2::floats, nullptr, avx2::exp2},
-#endif
-#if FLASHOMP_HAS_ISA_baseline
-        {"baseline", 4, 256, false, true, [] { return true; }, baseline::run, baseline::merge, baseline::floats,
-         nullptr, baseline::exp2},
-#endif
-    };
+    static const auto& all = *new std::vector<HostIsa>(all_isas());
     return all;
 }
 
