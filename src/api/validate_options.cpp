@@ -44,6 +44,7 @@ std::vector<std::int32_t> read_starts(const char* name, const ConstTensorView& v
         throw Error(
             fmt::format("{} is {} {}; it must be int32 [batch + 1].", name, name_of(view.dtype), shape_string(view)));
     }
+    check_extent(name, "sequences", view.shape[0] - 1, most_rows);
     check_layout(name, view);
     if (view.memory != Memory::host) {
         throw Error(fmt::format("{} is in device memory; it must be in host memory, where the work is planned.", name));

@@ -15,8 +15,9 @@ using cost::Shape;
 Shape square(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t seqlen, std::int64_t depth,
              bool causal)
 {
-    return {batch, heads_q, heads_kv, seqlen, seqlen, depth, depth, causal ? Causal::bottom_right : Causal::none,
-            false};
+    Shape shape{batch, heads_q, heads_kv, seqlen, seqlen, depth, depth};
+    shape.causal = causal ? Causal::bottom_right : Causal::none;
+    return shape;
 }
 
 /// The grid of the FlashAttention papers: 16384 tokens, 2048 numbers a token.

@@ -106,12 +106,13 @@ private:
         entry.shape = numbers(shown, "shape", value.at("shape"));
         const Shape offsets = numbers(shown, "data_offsets", value.at("data_offsets"));
         if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes_) {
-            constexpr std::size_t most_shown = 4;
+            constexpr std::ptrdiff_t most_shown = 4;
+            const auto count = static_cast<std::ptrdiff_t>(offsets.size());
             fail(path_,
                  "gives the tensor {} the data_offsets [{}{}]; a begin and an end within its {} bytes of data are "
                  "needed.",
-                 shown, joined({offsets.begin(), offsets.begin() + std::min(offsets.size(), most_shown)}),
-                 offsets.size() > most_shown ? ", ..." : "", data_bytes_);
+                 shown, joined({offsets.begin(), offsets.begin() + std::min(count, most_shown)}),
+                 count > most_shown ? ", ..." : "", data_bytes_);
         }
         entry.begin = offsets[0];
         entry.end = offsets[1];
