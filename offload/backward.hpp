@@ -159,7 +159,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     // O, and so D, is what is rounded most; in float32 it is LSE, which ALiBi takes to the hundreds.
     const bool softcap = modified && score.softcap > 0.0F;
     const bool keeps_shift = softcap && p.element != Element::float32;
-    const int last = is_nvptx() ? seq.k_len : score.keys(i0, i0 + rows).end;
+    const int last = loaded_keys<Machine>(score, seq, i0, i0 + rows);
     const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
     const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
@@ -193,9 +193,12 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         }
         tile.accumulate(dq, ds, k[stage]);
     };
-    const Range keys = score.keys(i0, i0 + rows);
-    const int begin = keys.begin / block_n * block_n + score.tile_offset(keys, block_n);
-    tile.for_blocks({begin, keys.end}, block_n, load, multiply, attend);
+    if constexpr (LeavesOutPadding<Machine>) {
+        tile.for_blocks(key_tiles<Machine>(score, i0, i0 + rows, block_n), block_n, load, multiply, attend);
+    } else {
+        const Range keys = score.band.keys(i0, i0 + rows);
+        tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, multiply, attend);
+    }
 
     const float scale = p.scale;
     const bool has_sink = p.sink != nullptr;

@@ -16,7 +16,7 @@ struct WorkItem {
 };
 
 /// The part of `keys` that belongs to a split, in whole blocks of `block_n` that begin at multiples of it plus offset.
-FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int offset, int split, int splits)
+FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int split, int splits, int offset = 0)
 {
     const int first = keys.begin / block_n;
     const int blocks = (keys.end - offset + block_n - 1) / block_n - first;
@@ -27,6 +27,38 @@ FLASHOMP_INLINE Range split_keys(Range keys, int block_n, int offset, int split,
     const int begin = (first + split * each) * block_n + offset;
     const int end = begin + each * block_n;
     return {begin, end < keys.end ? end : keys.end};
+}
+
+/// Whether a machine's blocks of keys leave out padding at both ends, which then costs nothing and may hold anything.
+/// On a GPU each lane would look for the ends one key after the other.
+template <class Machine>
+concept LeavesOutPadding = requires
+{
+    Machine::leaves_out_padding;
+};
+
+/// The keys that queries [i0, i1) of a sequence see, in tiles that begin at multiples of block_n; where padding is left
+/// out, at the first key after it and every block_n keys from there.
+template <class Machine>
+FLASHOMP_INLINE Range key_tiles(const Score& score, int i0, int i1, int block_n, int split = 0, int splits = 1)
+{
+    if constexpr (LeavesOutPadding<Machine>) {
+        const Range seen = score.unpadded_keys(i0, i1);
+        return split_keys(seen, block_n, split, splits, score.key_padding == nullptr ? 0 : seen.begin % block_n);
+    } else {
+        return split_keys(score.band.keys(i0, i1), block_n, split, splits);
+    }
+}
+
+/// Keys of a sequence that may be loaded for queries [i0, i1): those beyond read as zeros.
+template <class Machine>
+FLASHOMP_INLINE int loaded_keys(const Score& score, const Sequence& seq, int i0, int i1)
+{
+    if constexpr (LeavesOutPadding<Machine>) {
+        return score.unpadded_keys(i0, i1).end;
+    } else {
+        return seq.k_len;
+    }
 }
 
 /// o and LSE of one query block; with splits, of the part of the keys that is the item's.
@@ -55,7 +87,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
 
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
-    const int last = is_nvptx() ? seq.k_len : score.keys(i0, i0 + rows).end;
+    const int last = loaded_keys<Machine>(score, seq, i0, i0 + rows);
     const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
     const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
@@ -89,9 +121,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    const Range keys = score.keys(i0, i0 + rows); // here: on a GPU, two registers less in what comes before
-    tile.for_blocks(split_keys(keys, block_n, score.tile_offset(keys, block_n), work.split, p.splits), block_n, load,
-                    multiply, attend);
+    tile.for_blocks(key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load, multiply,
+                    attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

@@ -60,13 +60,11 @@ struct Score {
         }
     }
 
-    /// The keys from the first to the last that any of the queries [i0, i1) sees. A host machine leaves out padding at
-    /// both ends, which then costs nothing, and may hold anything. On a GPU each lane would look for the ends one key
-    /// after the other.
-    FLASHOMP_INLINE Range keys(int i0, int i1) const
+    /// The keys from the first to the last that any of the queries [i0, i1) sees, without padding at both ends.
+    FLASHOMP_INLINE Range unpadded_keys(int i0, int i1) const
     {
         Range seen = band.keys(i0, i1);
-        if (is_nvptx() || key_padding == nullptr) {
+        if (key_padding == nullptr) {
             return seen;
         }
         while (seen.end > seen.begin && key_padding[seen.end - 1] == 0) {
@@ -76,12 +74,6 @@ struct Score {
             ++seen.begin;
         }
         return seen;
-    }
-
-    /// Tiles of keys begin at multiples of block_n plus this: where padding is left out, at the first key after it.
-    FLASHOMP_INLINE int tile_offset(Range seen, int block_n) const
-    {
-        return is_nvptx() || key_padding == nullptr ? 0 : seen.begin % block_n;
     }
 
     /// The keys that all of the queries [i0, i1) keep: tiles of these need no mask. Rows past the end do not matter,

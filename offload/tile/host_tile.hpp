@@ -19,6 +19,7 @@ template <class Isa, bool has_low = false>
 class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
+    enum : int { leaves_out_padding };
 
     using Row = int;
     struct Stage {}; ///< one: a block is loaded when it is needed
