@@ -49,7 +49,8 @@ int startable(int wanted)
     std::vector<std::thread> others;
     std::latch all_started(1);
     try {
-        others.reserve(static_cast<std::size_t>(wanted - most_started + spare));
+        const int more = wanted + spare - most_started;
+        others.reserve(static_cast<std::size_t>(more));
         for (int thread = most_started; thread < wanted + spare; ++thread) {
             others.emplace_back([&all_started] { all_started.wait(); });
         }

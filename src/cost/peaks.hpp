@@ -40,9 +40,9 @@ struct KnownDevice {
 
 [[nodiscard]] Peaks device_peaks(const KnownDevice& device, DType dtype);
 
-/// Times what the host machine multiplies tensors of this type with, and a copy of twice 64 MiB, on `threads` threads:
-/// a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.
-[[nodiscard]] Peaks host_peaks(int threads, const offload::HostIsa& isa, DType dtype);
+/// Times what the host machine multiplies tensors of this type with, and a copy of twice 64 MiB, on `asked` threads, or
+/// as many as start: a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.
+[[nodiscard]] Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype);
 
 /// Where a call stands (Williams, Waterman and Patterson 2009).
 struct Roofline {

@@ -23,10 +23,11 @@ namespace {
 
 std::vector<std::int64_t> lengths(std::int64_t longest, const Shape& shape)
 {
-    if (!shape.packed) {
-        return std::vector<std::int64_t>(static_cast<std::size_t>(shape.batch), longest);
-    }
     std::vector<std::int64_t> all;
+    if (!shape.packed) {
+        all.assign(static_cast<std::size_t>(shape.batch), longest);
+        return all;
+    }
     for (std::int64_t i = 1; i <= shape.batch; ++i) {
         all.push_back((longest * i + shape.batch - 1) / shape.batch);
     }

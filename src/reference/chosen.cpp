@@ -83,18 +83,18 @@ void for_each_task(const Problem& problem, const std::vector<Task>& tasks, Compu
     const int threads = host_threads(problem.choice.threads, static_cast<std::int64_t>(tasks.size()));
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-        decltype(compute(tasks[i])) result;
+    for (const Task& task : tasks) {
+        decltype(compute(task)) result;
         std::exception_ptr mine;
         try {
-            result = compute(tasks[i]);
+            result = compute(task);
         } catch (...) {
             mine = std::current_exception();
         }
 #pragma omp ordered
         {
             if (!mine) {
-                collect(tasks[i], result);
+                collect(task, result);
             } else if (!failure) {
                 failure = std::exchange(mine, nullptr);
             }
@@ -214,6 +214,7 @@ template <class A>
 std::vector<ChosenValues::Keys> evaluate_keys(const Group<A>& group, const std::vector<Span>& spans)
 {
     std::vector<KeysResult<A>> sums;
+    sums.reserve(spans.size());
     for (const Span& span : spans) {
         sums.push_back({Matrix<A>::Zero(span.count, group.k.cols()), Matrix<A>::Zero(span.count, group.v.cols())});
     }
@@ -230,6 +231,7 @@ std::vector<ChosenValues::Keys> evaluate_keys(const Group<A>& group, const std::
         const Stored<A> stored = forward_block<A>(block, q, group.k.middleRows(block.first_column, block.columns), v);
         const Column<A> d = row_terms<A>(stored, v, dout);
         std::vector<KeysResult<A>> parts;
+        parts.reserve(spans.size());
         for (const Span& span : spans) {
             parts.push_back(key_gradients<A>(block, stored, d, group, q, dout, span));
         }
