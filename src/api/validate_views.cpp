@@ -46,8 +46,8 @@ void check_views(const NamedViews& views)
 {
     for (const auto& [name, view] : views) {
         if (view.rank < 0 || view.rank > ConstTensorView::max_rank) {
-            throw Error(
-                fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank, view.max_rank));
+            throw Error(fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank,
+                                    ConstTensorView::max_rank));
         }
         if (view.dtype > DType::boolean) {
             throw Error(
