@@ -39,7 +39,7 @@ Progress::~Progress()
     }
 }
 
-void Progress::show(std::string label)
+void Progress::show(const std::string& label)
 {
     const std::lock_guard lock(mutex_);
     label_ = printable(label, longest_label);

@@ -18,7 +18,7 @@ public:
     Progress& operator=(const Progress&) = delete;
 
     /// Changes what is shown.
-    void show(std::string label);
+    void show(const std::string& label);
 
     /// Prints to stdout at once, with the line out of the way.
     void print(const std::string& text);
