@@ -44,6 +44,11 @@ bool copy(void*, const void*, std::int64_t, Copy, int, void*)
     return false;
 }
 
+bool clear(void*, std::int64_t, int, void*)
+{
+    return false;
+}
+
 int wait(int, void*)
 {
     return not_built;
@@ -55,6 +60,11 @@ int run_tensor(const offload::Params&, const offload::Launch&, void*)
 }
 
 int run_plain(const offload::Params&, const offload::Launch&, void*)
+{
+    return not_built;
+}
+
+int run_visible(const offload::Params&, const offload::Launch&, const unsigned*, void*)
 {
     return not_built;
 }

@@ -361,7 +361,7 @@ private:
         auto* const target = static_cast<std::uint16_t*>(tensor.data) + item.batch * tensor.batch +
                              item.head_kv * tensor.head + (item.k_start + j) * tensor.row;
         store_rows<Math, block_n>(sum, by, by, shared_address(shared) + row * 128, target, tensor.row,
-                                  item.band.k_len - j, width);
+                                  item.band.k_len - j, width, p_.nonfinite);
     }
 
     static constexpr int all_keys = 1; ///< hardware barrier of both groups
@@ -435,9 +435,13 @@ __global__ void hopper_dq_kernel(const __grid_constant__ Params p, const __grid_
         static_cast<std::uint16_t*>(p.dq.data) + batch * p.dq.batch + head * p.dq.head + sequence.q_start * p.dq.row;
     const auto* const sums =
         reinterpret_cast<const float4*>(scratch.dq + tile * Shape::dq_floats) + group * 1024 + thread;
+    offload::FiniteCheck check;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float4 x = has_any ? sums[128 * i] : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+        for (const float value : {x.x, x.y, x.z, x.w}) {
+            check.see(value, 0.0F);
+        }
         const int column = (halves_columns ? 64 * group : 0) + 8 * i + lane % 4 * 2;
         if (column < p.head_dim) {
             if (row < sequence.q_len) {
@@ -450,6 +454,7 @@ __global__ void hopper_dq_kernel(const __grid_constant__ Params p, const __grid_
             }
         }
     }
+    check.report(p.nonfinite);
 }
 
 } // namespace flashomp::cuda

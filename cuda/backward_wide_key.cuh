@@ -144,7 +144,8 @@ protected:
             store_zeros(target, tensor.row, count, width);
             return;
         }
-        store_rows<Math, block_n>(sum, by, by, shared_address(shared) + row * 128, target, tensor.row, count, width);
+        store_rows<Math, block_n>(sum, by, by, shared_address(shared) + row * 128, target, tensor.row, count, width,
+                                  p_.nonfinite);
         publish_shared();
         __syncwarp();
         at_.release(empty);

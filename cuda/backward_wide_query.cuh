@@ -242,7 +242,7 @@ private:
             return;
         }
         store_rows<Math, block_m>(dq, by[0], by[1], shared_address(memory_.q) + in_block * 128, target, p_.dq.row,
-                                  count, p_.head_dim);
+                                  count, p_.head_dim, p_.nonfinite);
         publish_shared();
         __syncwarp();
         at_.release(memory_.q_empty);

@@ -147,6 +147,13 @@ bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, 
            cudaSuccess;
 }
 
+bool clear(void* target, std::int64_t bytes, int device, void* stream)
+{
+    const CurrentDevice current(device);
+    return cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream)) ==
+           cudaSuccess;
+}
+
 int wait(int device, void* stream)
 {
     const CurrentDevice current(device);

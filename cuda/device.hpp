@@ -44,6 +44,9 @@ enum class Copy { to_device, to_host };
 /// is copied to the host is there after wait(). False where it failed.
 bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, int device, void* stream);
 
+/// Zeros on the stream. False where it failed.
+bool clear(void* target, std::int64_t bytes, int device, void* stream);
+
 /// Waits for the stream. 0, or the cudaError_t of anything that failed on it.
 int wait(int device, void* stream);
 

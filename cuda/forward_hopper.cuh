@@ -337,7 +337,7 @@ private:
         }
         const std::uint32_t rows = shared_address(memory_.q[q_.index]) + (group_ * 64 + at_.warp * 16) * 128;
         using Output = typename ForwardOperands<Math>::Output;
-        store_rows<Output, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v);
+        store_rows<Output, Shape::block_m>(o, by[0], by[1], rows, target, p_.o.row, count, p_.head_dim_v, p_.nonfinite);
         publish_shared();
         __syncwarp();
         at_.release(memory_.q_empty[q_.index]);

@@ -16,6 +16,10 @@ int run_tensor(const offload::Params& params, const offload::Launch& launch, voi
 int run_plain(const offload::Params& params, const offload::Launch& launch, void* stream);
 int run_merge(const offload::MergeParams& params, void* stream);
 
+/// A pass on the plain machine whose sums leave out hidden pairs (offload/tile/visible.hpp); kernels that find 0 at
+/// `only_if` do nothing.
+int run_visible(const offload::Params& params, const offload::Launch& launch, const unsigned* only_if, void* stream);
+
 /// "out of memory", for a result of the above.
 const char* error_text(int error);
 

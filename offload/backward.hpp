@@ -183,6 +183,11 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
             tile.combine(ds, s, QueryGradient<modified, true, Machine>{{score}, lse, delta, i0, j0, keeps_shift});
         }
         tile.sync();
+        if constexpr (LeavesOutHidden<Machine>) {
+            tile.keep(s, VisiblePairs<false>{score, i0, j0});
+            tile.keep(ds, VisiblePairs<false>{score, i0, j0});
+            tile.sync();
+        }
         if (keeps_shift) {
             tile.row_sum(s, shift);
         } else {
@@ -218,7 +223,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         sum[r] = dead ? 0.0F : quotient(scale, all_p);
     });
     tile.sync();
-    tile.store(dq, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim),
+    tile.store(dq, results_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim),
                [=](Row r) FLASHOMP_LAMBDA { return sum[r]; });
     tile.sync();
 }
@@ -386,6 +391,11 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
                 }
             }
             tile.sync();
+            if constexpr (LeavesOutHidden<Machine>) {
+                tile.keep(pr, VisiblePairs<true>{score, i0, j0});
+                tile.keep(ds, VisiblePairs<true>{score, i0, j0});
+                tile.sync();
+            }
             if constexpr (has_values) {
                 tile.accumulate(dv, pr, dout[stage]);
             }
@@ -404,7 +414,7 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
     [[maybe_unused]] const float scale = p.scale;
     const auto rows_in = [&](const Tensor& gradient, float* partial, int depth) FLASHOMP_LAMBDA {
         return head_splits(p) > 1 ? partial_rows(p, partial, work.split, work.batch, work.head, first, rows, depth)
-                                  : rows_of(p, gradient, work.batch, work.head, first, rows, depth);
+                                  : results_of(p, gradient, work.batch, work.head, first, rows, depth);
     };
     if constexpr (has_keys) {
         tile.store(dk, rows_in(p.dk, p.partial_dk, p.head_dim), [=](Row) FLASHOMP_LAMBDA { return scale; });

@@ -93,7 +93,8 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                 const auto add = [&](int j0, Stage) FLASHOMP_LAMBDA {
                     tile.finish(s, ds);
                     tile.combine(ds, s, [=](float dp, float& dot, int r, int c) FLASHOMP_LAMBDA {
-                        if (!gradient.score.keeps(i0 + r, j0 + c)) {
+                        if (LeavesOutHidden<Machine> ? !gradient.score.sees(i0 + r, j0 + c)
+                                                     : !gradient.score.keeps(i0 + r, j0 + c)) {
                             return 0.0F; // also where dp is NaN
                         }
                         const float prob = gradient.probability(dot, lse[r], residual[r], i0 + r, j0 + c);

@@ -37,6 +37,14 @@ concept LeavesOutPadding = requires
     Machine::leaves_out_padding;
 };
 
+/// Whether a machine's sums leave out hidden pairs, instead of multiplying by the 0 that they have for a probability
+/// (nonfinite.hpp).
+template <class Machine>
+concept LeavesOutHidden = requires
+{
+    Machine::leaves_out_hidden;
+};
+
 /// The keys that queries [i0, i1) of a sequence see, in tiles that begin at multiples of block_n; where padding is left
 /// out, at the first key after it and every block_n keys from there.
 template <class Machine>
@@ -112,11 +120,18 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
             }
             tile.map(s, Logit<modified, true>{score, i0, j0});
         }
+        if constexpr (LeavesOutHidden<Machine>) { // a bias of -inf beside a NaN has not hidden it
+            tile.sync();
+            tile.map(s, HiddenLogit{{score, i0, j0}});
+        }
         const bool moved = softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
                 tile.map(s, DropoutFactor{score, i0, j0});
             }
+        }
+        if constexpr (LeavesOutHidden<Machine>) {
+            tile.keep(s, VisiblePairs<false>{score, i0, j0});
         }
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
@@ -125,7 +140,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
                     attend);
 
     const std::int64_t first = seq.q_start + i0;
-    Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
+    Rows target = results_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
     float* lse = row_stats(p.lse, work.batch, work.head, first);
     if (p.splits > 1) {
         const float* part = row_stats(p.partial_lse, work.batch, work.head, first) + work.split * p.partial_stride;

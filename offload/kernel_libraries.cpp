@@ -33,17 +33,17 @@ RunPass open(const std::string& name)
     return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
 }
 
-enum class Library : std::size_t { float32, wide, hopper, hopper_wide };
+enum class Library : std::size_t { float32, wide, visible, hopper, hopper_wide };
 
 /// What runs a library's passes, or null; opened when it is first asked for.
 RunPass passes_of(Library library)
 {
-    constexpr std::array names{"float32", "wide", "hopper", "hopper_wide"};
+    constexpr std::array names{"float32", "wide", "visible", "hopper", "hopper_wide"};
     static std::array<std::once_flag, names.size()> asked;
     static std::array<RunPass, names.size()> run{};
     const auto i = static_cast<std::size_t>(library);
-    constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_HOPPER != 0,
-                                  FLASHOMP_HAS_HOPPER != 0};
+    constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0,
+                                  FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
     std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
     return run[i];
 }
@@ -84,6 +84,13 @@ Ran run_tensor(const Call& call, Call* there)
     return {};
 #endif
 }
+
+#if FLASHOMP_HAS_TENSOR // else it is here (launch_visible.cpp)
+Ran run_visible(const Call& call, Call* there)
+{
+    return run_in(Library::visible, call, there);
+}
+#endif
 
 bool load_hopper_machine()
 {

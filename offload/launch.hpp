@@ -56,7 +56,7 @@ struct Call {
 /// What a pass says of its run.
 struct Ran {
     bool on_device = false;    ///< the region was sent to a device and did not say that it fell back (region.hpp)
-    bool all_is_finite = true; ///< false: host machines found a result that is not (nonfinite.hpp)
+    bool all_is_finite = true; ///< false: the host machine found a result that is not (nonfinite.hpp)
 };
 
 /// A build of the host machine for one instruction set.
@@ -86,6 +86,9 @@ const HostIsa& isa_for(const HostIsa& best, Element element);
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host). In these
 /// functions `there` is the same call in the memory of that device.
 Ran run_plain(const Call& call, Call* there);
+
+/// The same on the plain machine whose sums leave out hidden pairs (tile/visible.hpp).
+Ran run_visible(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
 Ran run_tensor(const Call& call, Call* there);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile/element.hpp"
+#include "tile/finite_check.hpp"
 #include "tile/math.hpp"
 
 #pragma omp declare target
@@ -24,6 +25,7 @@ struct MergeParams {
     Tensor o;
     RowTensor lse;
     Element element = Element::float32;
+    unsigned* nonfinite = nullptr; ///< Params::nonfinite
 };
 
 /// Rows are merged in units: up to so many that follow one another in one head, or single ones where a head has fewer,
@@ -100,10 +102,13 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
             const float weight = exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
             weights += weight;
             // a part without keys may hold anything
-            sum += weight > 0.0F ? weight * part_value(*params, x_first, x_second, i) : 0.0F;
+            sum += weight != 0.0F ? weight * part_value(*params, x_first, x_second, i) : 0.0F;
         }
         write_element(params->o.data, params->element, o + r * params->o.row + x,
-                      weights > 0.0F ? sum / weights : 0.0F);
+                      weights != 0.0F ? sum / weights : 0.0F);
+        if (!is_finite(sum) || !is_finite(weights)) {
+            set_nonfinite(params->nonfinite);
+        }
     });
     tile.sync();
     tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
@@ -113,7 +118,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         for (int i = 0; i < params->parts; ++i) {
             weights += exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
         }
-        params->lse.data[lse + r] = weights > 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
+        params->lse.data[lse + r] = weights != 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
     });
     tile.sync();
 }

@@ -84,13 +84,6 @@ struct Head {
     {
     }
 
-    [[nodiscard]] bool sees(int i, int j) const
-    {
-        constexpr float hides = -infinity;
-        return score.keeps(i, j) &&
-               (score.bias.data == nullptr ||
-                read_element(score.bias.data, score.bias.element, i * score.bias.query + j * score.bias.key) != hides);
-    }
     /// The scaled, modified score of a visible pair.
     [[nodiscard]] double logit(double dot_product, int i, int j) const
     {
@@ -122,7 +115,7 @@ struct Head {
     {
         const Range keys = score.band.keys(i, i + 1);
         for (int j = keys.begin; j < keys.end; ++j) {
-            if (sees(i, j) && !f(j)) {
+            if (score.sees(i, j) && !f(j)) {
                 return;
             }
         }
@@ -257,7 +250,7 @@ void key_row(const Params& p, int batch, int head_kv, int j)
         const Head head(p, batch, index);
         const Range queries = head.score.band.queries(j, j + 1);
         for (int i = queries.begin; i < queries.end; ++i) {
-            if (!head.sees(i, j)) {
+            if (!head.score.sees(i, j)) {
                 continue;
             }
             const Share share = share_of(head, read(head.query(i)), read(head.dout(i)), i, j);

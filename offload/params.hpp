@@ -106,6 +106,8 @@ struct Params {
     float *partial_dk = nullptr, *partial_dv = nullptr;
     RowTensor key_rows;            ///< strides of their rows; no data
     std::int64_t partial_keys = 0; ///< rows of one split
+
+    unsigned* nonfinite = nullptr; ///< set where a kernel writes a result that is not finite (tile/nonfinite.hpp)
 };
 
 /// Rows of one sequence of the batch.
@@ -141,6 +143,8 @@ struct Rows {
     const void* map = nullptr;
     std::int64_t row = 0;
     int head = 0, batch = 0;
+
+    unsigned* nonfinite = nullptr; ///< Params::nonfinite of rows of results, else null
 };
 
 FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
@@ -151,6 +155,16 @@ FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int he
             depth,  p.element,
             t.map,  first,
             head,   t.is_packed ? 0 : batch};
+}
+
+/// Rows of a result, of which it is told where they are not finite. Not of all rows: a pointer that is read where q is,
+/// g++ would keep in registers until o is stored.
+FLASHOMP_INLINE Rows results_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
+                                int depth)
+{
+    Rows rows = rows_of(p, t, batch, head, first, count, depth);
+    rows.nonfinite = p.nonfinite;
+    return rows;
 }
 
 /// At most `most` of the rows, from row `first` on.

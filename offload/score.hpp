@@ -101,6 +101,13 @@ struct Score {
         return key_padding == nullptr || key_padding[j] != 0;
     }
 
+    /// The same, where a bias of -inf hides too.
+    FLASHOMP_INLINE bool sees(int i, int j) const
+    {
+        return keeps(i, j) && (bias.data == nullptr ||
+                               read_element(bias.data, bias.element, i * bias.query + j * bias.key) != -infinity);
+    }
+
     /// The modified logit of (i, j), for a tile that is not masked.
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
@@ -158,6 +165,25 @@ struct PaddedKeys {
         const int j = j0 + (keys_are_rows ? static_cast<int>(r) : c);
         return j < score.band.k_len && score.key_padding[j] == 0 ? -infinity : dot;
     }
+};
+
+/// Whether a tile's pairs take part in sums.
+template <bool keys_are_rows>
+struct VisiblePairs {
+    const Score& score;
+    int i0, j0;
+
+    FLASHOMP_INLINE bool operator()(int r, int c) const
+    {
+        return keys_are_rows ? score.sees(i0 + c, j0 + r) : score.sees(i0 + r, j0 + c);
+    }
+};
+
+/// -inf for pairs that do not.
+struct HiddenLogit {
+    VisiblePairs<false> is_visible;
+
+    FLASHOMP_INLINE float operator()(float logit, int r, int c) const { return is_visible(r, c) ? logit : -infinity; }
 };
 
 /// Probabilities of one tile after dropout.

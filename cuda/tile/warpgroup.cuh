@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/bulk_copy.cuh"
+#include "tile/finite_check.hpp"
 #include "tile/warp_products.hpp"
 
 namespace flashomp::cuda {
@@ -75,9 +76,12 @@ __device__ __forceinline__ float row_sum(float x)
 /// `count` rows of `width` columns.
 template <class Math, int block_rows, int n>
 __device__ __forceinline__ void store_rows(const float (&sum)[n], float by, float by_below, std::uint32_t rows,
-                                           std::uint16_t* target, std::int64_t stride, int count, int width)
+                                           std::uint16_t* target, std::int64_t stride, int count, int width,
+                                           unsigned* nonfinite)
 {
     constexpr unsigned chunks = n / 4; // of a row
+    offload::FiniteCheck check;
+    const float zero = offload::FiniteCheck::of_factor(by), zero_below = offload::FiniteCheck::of_factor(by_below);
     const unsigned lane = threadIdx.x % 32;
     const unsigned own = lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
@@ -87,7 +91,12 @@ __device__ __forceinline__ void store_rows(const float (&sum)[n], float by, floa
             Math::pack(x[0] * by, x[1] * by), Math::pack(x[2] * by_below, x[3] * by_below),
             Math::pack(x[4] * by, x[5] * by), Math::pack(x[6] * by_below, x[7] * by_below)};
         store_matrices(rows + chunk_offset<block_rows>(own, 2 * step + lane / 16), rounded);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            check.see(x[i], i / 2 % 2 == 0 ? zero : zero_below);
+        }
     }
+    check.report(nonfinite); // rows past the end count too, which may cost a needless second run
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < static_cast<int>(chunks) / 2; ++i) {

@@ -4,6 +4,7 @@
 #include "forward.hpp"
 #include "head_splits.hpp"
 #include "tile/element.hpp"
+#include "tile/finite_check.hpp"
 #include "tile/last_crew.hpp"
 
 #pragma omp declare target
@@ -19,6 +20,7 @@ FLASHOMP_INLINE void add_splits(const Params& p, const Rows& first_split, const 
     const auto* const parts = static_cast<const float*>(first_split.data) + first_split.offset;
     const std::int64_t apart = p.partial_keys * target.depth;
     const int end = target.count * target.depth;
+    FiniteCheck check;
     for (int i = 4 * static_cast<int>(ptx::warp() * 32 + ptx::lane()); i < end; i += 4 * 32 * warps) {
         float sum[4] = {};
         for (int split = 0; split < p.head_splits; split += at_once) {
@@ -40,8 +42,10 @@ FLASHOMP_INLINE void add_splits(const Params& p, const Rows& first_split, const 
 #pragma GCC unroll 4
         for (int e = 0; e < 4; ++e) {
             write_element(target.data, target.element, at + e, sum[e]);
+            check.see(sum[e], 0.0F);
         }
     }
+    check.report(target.nonfinite);
 }
 
 /// dK and dV of the item's block, once all its crews have been here.
@@ -57,9 +61,9 @@ FLASHOMP_INLINE void finish_splits(const Params& p, const WorkItem& work, int bl
     const int rows = left < block_rows ? left : block_rows;
     const std::int64_t first = seq.k_start + work.block * block_rows;
     add_splits<warps>(p, partial_rows(p, p.partial_dk, 0, work.batch, work.head, first, rows, p.head_dim),
-                      rows_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim));
+                      results_of(p, p.dk, work.batch, work.head, first, rows, p.head_dim));
     add_splits<warps>(p, partial_rows(p, p.partial_dv, 0, work.batch, work.head, first, rows, p.head_dim_v),
-                      rows_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v));
+                      results_of(p, p.dv, work.batch, work.head, first, rows, p.head_dim_v));
 }
 
 } // namespace flashomp::offload

@@ -4,6 +4,7 @@
 
 #include "forward.hpp"
 #include "tile/element.hpp"
+#include "tile/finite_check.hpp"
 #include "tile/last_crew.hpp"
 #include "tile/math.hpp"
 
@@ -21,12 +22,13 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
     const int left = seq.q_len - work.block * block_rows;
     const int rows = left < block_rows ? left : block_rows;
     const std::int64_t first = seq.q_start + work.block * block_rows;
-    const Rows target = rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
+    const Rows target = results_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);
     float* const lse = row_stats(p.lse, work.batch, work.head, first);
     const float* const parts_lse = row_stats(p.partial_lse, work.batch, work.head, first);
     const float* const parts = p.partial_o + (parts_lse - p.partial_lse.data) * target.depth;
     const std::int64_t apart = p.partial_stride * target.depth;
     const int end = rows * target.depth;
+    FiniteCheck check;
     for (int i = 4 * static_cast<int>(ptx::warp() * 32 + ptx::lane()); i < end; i += 4 * 32 * warps) {
         const int row = i / target.depth;
         const int column = i - row * target.depth;
@@ -54,19 +56,23 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
                 weights += share;
 #pragma GCC unroll 4
                 for (int e = 0; e < 4; ++e) {
-                    sum[e] += share > 0.0F ? share * float_of(part[s].x[e]) : 0.0F; // without keys it may hold anything
+                    sum[e] +=
+                        share != 0.0F ? share * float_of(part[s].x[e]) : 0.0F; // without keys it may hold anything
                 }
             }
         }
         const std::int64_t at = target.offset + row * target.stride + column;
 #pragma GCC unroll 4
         for (int e = 0; e < 4; ++e) {
-            write_element(target.data, target.element, at + e, weights > 0.0F ? sum[e] / weights : 0.0F);
+            write_element(target.data, target.element, at + e, weights != 0.0F ? sum[e] / weights : 0.0F);
+            check.see(sum[e], 0.0F);
         }
+        check.see(weights, 0.0F);
         if (column == 0) {
-            lse[row] = weights > 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
+            lse[row] = weights != 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
         }
     }
+    check.report(target.nonfinite);
 }
 
 } // namespace flashomp::offload

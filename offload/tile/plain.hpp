@@ -6,6 +6,7 @@
 // memory banks.
 #pragma once
 
+#include "tile/finite_check.hpp"
 #include "tile/machine.hpp"
 #include "tile/math.hpp"
 #include "tile/team_memory.hpp"
@@ -332,6 +333,9 @@ public:
 
     FLASHOMP_INLINE void sync() { team_barrier(crew_threads_); }
 
+protected:
+    [[nodiscard]] FLASHOMP_INLINE int all_rows() const { return resident_rows_; }
+
 private:
     FLASHOMP_INLINE float* take(std::int64_t floats)
     {
@@ -391,10 +395,15 @@ private:
         const float* const source = a.data;
         const int stride = a.stride, depth = a.depth;
         const std::int64_t row_stride = rows.stride;
+        unsigned* const nonfinite = rows.nonfinite;
         FLASHOMP_FOR_WARPS (r, rows.count) {
             const float by = f(r);
             FLASHOMP_FOR_LANES (x, depth) {
-                from_float(source[r * stride + x] * by, target[r * row_stride + x]);
+                const float value = source[r * stride + x] * by;
+                from_float(value, target[r * row_stride + x]);
+                if (!is_finite(value)) {
+                    set_nonfinite(nonfinite);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 // are just a left operand of the next product (mma.m16n8k16): probabilities need no exchange between lanes.
 #pragma once
 
+#include "tile/finite_check.hpp"
 #include "tile/warp_tile.hpp"
 
 #pragma omp declare target
@@ -132,10 +133,12 @@ protected:
         const unsigned chunk = this->thread() % chunks;
         const int column = static_cast<int>(8 * chunk);
         const bool whole = in_chunks<2>(rows);
+        HalvesCheck check; // not of the sums themselves: looked at there, those of depth 64 are spilled
         FLASHOMP_UNROLL(1)
         for (unsigned r = this->thread() / chunks; static_cast<int>(r) < rows.count; r += threads / chunks) {
             const std::uint32_t from =
                 this->memory_ + this->row_offset(r) + Piece::panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
+            check.see(Math::is_bfloat16, ptx::load_shared_128(from));
             std::uint16_t* const to = target + r * rows.stride;
             const int end = rows.depth < column + 8 ? rows.depth : column + 8;
             if (whole && end > column) {
@@ -147,6 +150,7 @@ protected:
                 to[x] = static_cast<std::uint16_t>(ptx::load_shared_16(from + 2 * static_cast<unsigned>(x - column)));
             }
         }
+        check.report(rows.nonfinite);
         ptx::barrier<threads>();
     }
 

@@ -13,6 +13,7 @@
 //                 has column 32·(n / 4) + 4c + n % 4 of the depth where others have 8n + c.
 #pragma once
 
+#include "tile/finite_check.hpp"
 #include "tile/two_stages.hpp"
 
 #pragma omp declare target
@@ -187,6 +188,7 @@ public:
         auto* const target = static_cast<float*>(rows.data) + rows.offset;
         const bool whole = in_chunks<4>(rows);
         const int first = static_cast<int>(8 * (this->lane() % 4));
+        FiniteCheck check;
         FLASHOMP_UNROLL(8)
         for (int slot = 0; slot < row_slots; ++slot) {
             const Row r{this->row_index(slot), slot};
@@ -204,11 +206,13 @@ public:
                     FLASHOMP_UNROLL(4)
                     for (int n = 0; n < 4; ++n) {
                         x[n] = a.c[slot / 2][4 * panel + n][slot % 2 * 2 + half] * by;
+                        check.see(x[n], 0.0F);
                     }
                     store_chunk(to + column, x, rows.depth - column, whole);
                 }
             }
         }
+        check.report(rows.nonfinite);
     }
 
 private:

@@ -118,6 +118,17 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
     return true; // a CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which
 }
 
+void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, Staging& staging,
+                      const Space& space, const unsigned* only_if)
+{
+    const cuda::CurrentDevice current(space.device);
+    for (const PassPlan& pass : plan.passes) {
+        offload::Launch launch = pass.launch;
+        launch.units = staging.array(pass.units);
+        expect_launched(cuda::run_visible(params, launch, only_if, space.stream), place);
+    }
+}
+
 offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options)
 {
     const Space space = space_of(place.hardware, options);

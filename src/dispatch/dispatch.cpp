@@ -5,6 +5,7 @@
 #include "host_threads.hpp"
 #include "kernel_params.hpp"
 #include "nonfinite.hpp"
+#include "nonfinite_word.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
@@ -126,29 +127,76 @@ offload::Ran send_openmp_merge(const offload::MergeParams& here, const Hardware&
     return run_openmp_merge(here, image.address<offload::MergeParams>(at), hardware);
 }
 
-/// All passes of a plan on the OpenMP backend. Whether they ran where they were sent.
-bool run_openmp_passes(const Plan& decided, const Problem& problem, const offload::Params& params,
-                       const Hardware& hardware)
+/// All passes of a plan on the OpenMP backend. on_device: whether they ran where they were sent.
+offload::Ran run_openmp_passes(const Plan& decided, const Problem& problem, const offload::Params& params,
+                               const Hardware& hardware)
 {
     const Space space = space_of(hardware, problem.choice);
     const Workspace crews(decided.crew_memory_bytes, space);
     const Calls calls(decided, problem, params, crews.floats(), space);
-    bool on_device = hardware.is_device;
-    bool all_is_finite = !decided.merges; // merges and the plain machine do not look
+    offload::Ran all{hardware.is_device};
+    const auto count = [&all](const offload::Ran& ran) {
+        all.on_device = all.on_device && ran.on_device;
+        all.all_is_finite = all.all_is_finite && ran.all_is_finite;
+    };
     for (std::size_t i = 0; i < decided.passes.size(); ++i) {
-        const offload::Ran ran = run_pass(decided.passes[i], calls.here(i), calls.there(i));
-        on_device = on_device && ran.on_device; // the call is not behind &&, which might not make it
-        all_is_finite = all_is_finite && ran.all_is_finite && decided.passes[i].machine != Machine::plain;
+        count(run_pass(decided.passes[i], calls.here(i), calls.there(i)));
     }
     if (decided.merges) {
-        const offload::Ran ran = run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware);
-        on_device = on_device && ran.on_device;
+        count(run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware));
     }
-    if (!hardware.is_device && !all_is_finite) {
+    return all;
+}
+
+/// Computes the results of a call anew on the plain machine whose sums leave out hidden pairs. `params` are those of
+/// the call. With `only_if` (CUDA), where that word on the device is not 0 when the kernels' turn comes.
+void run_visible_passes(Problem problem, offload::Params params, const Place& place, Staging& staging,
+                        const unsigned* only_if = nullptr)
+{
+    problem.choice.machine = Machine::plain;
+    problem.choice.tiling = {};
+    Plan decided = plan(problem, place.hardware);
+    decided.splits = decided.head_splits = params.splits = params.head_splits = 1;
+    decided.merges = false;
+    params.nonfinite = nullptr; // what is not finite now is so by the inputs
+    const Space space = space_of(place.hardware, problem.choice);
+    if (space.kind == Space::Kind::cuda) {
+        run_cuda_visible(decided, params, place, staging, space, only_if);
+        return;
+    }
+    if (space.is_host()) {
+        keep_to_startable(decided);
+    }
+    const Workspace crews(decided.crew_memory_bytes, space);
+    const Calls calls(decided, problem, params, crews.floats(), space);
+    for (std::size_t i = 0; i < decided.passes.size(); ++i) {
+        expect_where_sent(place, offload::run_visible(calls.here(i), calls.there(i)).on_device);
+    }
+}
+
+/// What offload/nonfinite.hpp promises, once the passes are launched: results that are not finite are computed anew.
+void keep_to_visible(const Problem& problem, const offload::Params& params, const Plan& decided, const Place& place,
+                     Staging& staging, const NonfiniteWord& nonfinite, bool all_is_finite)
+{
+    const Hardware& hardware = place.hardware;
+    const Space space = space_of(hardware, problem.choice);
+    if (problem.dtype == DType::float8_e4m3) {
+        return; // the plain machine has none
+    }
+    if (space.is_asynchronous) { // nobody waits: the kernels look themselves
+        run_visible_passes(problem, params, place, staging, nonfinite.address());
+        return;
+    }
+    wait_for(space);
+    if (all_is_finite && !nonfinite.is_set()) {
+        return;
+    }
+    if (hardware.is_device || decided.passes.front().machine == Machine::plain) {
+        run_visible_passes(problem, params, place, staging);
+    } else {
         problem.is_backward ? offload::repair_backward(params, host_threads(hardware.threads))
                             : offload::repair_forward(params, host_threads(hardware.threads));
     }
-    return on_device;
 }
 
 /// Whether LSE, rounded to float32, has lost more than what sums of some hundred products lose: half a unit in the
@@ -197,17 +245,20 @@ Report run_kernels(const Problem& given)
     Staging staging(space);
     const Workspace rows(decided.row_bytes, space);
     const Workspace partial(decided.partial_bytes, space);
-    const offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
+    offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
+    const NonfiniteWord nonfinite(space);
+    params.nonfinite = nonfinite.address();
     const bool is_cuda = hardware.backend == Backend::cuda;
-    const bool on_device = is_cuda ? run_cuda_passes(decided, problem, params, place, staging)
-                                   : run_openmp_passes(decided, problem, params, hardware);
-    expect_where_sent(place, on_device);
+    const offload::Ran ran = is_cuda ? offload::Ran{run_cuda_passes(decided, problem, params, place, staging)}
+                                     : run_openmp_passes(decided, problem, params, hardware);
+    expect_where_sent(place, ran.on_device);
+    keep_to_visible(problem, params, decided, place, staging, nonfinite, ran.all_is_finite);
     staging.finish();
 
     Report report;
     report.backend = is_cuda ? "cuda" : "openmp";
     report.machine = decided.machine_name;
-    report.on_device = on_device;
+    report.on_device = ran.on_device;
     report.tuned = problem.is_tuned;
     report.ran_on = ran_on;
     report.note = place.note;

@@ -152,6 +152,7 @@ offload::MergeParams split_merge(const offload::Params& params, const Problem& p
     merge.o = params.o;
     merge.lse = params.lse;
     merge.element = params.element;
+    merge.nonfinite = params.nonfinite;
     return merge;
 }
 

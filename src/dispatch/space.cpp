@@ -98,6 +98,13 @@ void copy_out(void* target, const void* source, const Space& space, std::int64_t
     }
 }
 
+void clear(void* target, const Space& space, std::int64_t bytes)
+{
+    if (!cuda::clear(target, bytes, space.device, space.stream)) {
+        throw Error(fmt::format("clearing {} bytes on {} failed.", bytes, space.name()));
+    }
+}
+
 void wait_for(const Space& space)
 {
     if (space.kind != Space::Kind::cuda) {

@@ -32,6 +32,9 @@ void release(void* memory, const Space& space);
 void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes);
 void copy_out(void* target, const void* source, const Space& space, std::int64_t bytes);
 
+/// Zeros in a CUDA device's memory, in the order of its stream. Throws Error where it failed.
+void clear(void* target, const Space& space, std::int64_t bytes);
+
 /// Waits for all that was sent to the space's stream. Throws Error with what went wrong there.
 void wait_for(const Space& space);
 

@@ -1,0 +1,81 @@
+// What a kernel says of its results where they are stored: whether all are finite. offload/nonfinite.hpp says what for.
+#pragma once
+
+#include "tile/team_memory.hpp"
+
+#include <cstdint>
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+/// Sets Params::nonfinite. Any number of lanes may do so at one time.
+FLASHOMP_INLINE void set_nonfinite(unsigned* nonfinite)
+{
+    if (nonfinite == nullptr) {
+        return;
+    }
+#ifdef __CUDACC__
+    *static_cast<volatile unsigned*>(nonfinite) = 1;
+#else
+    if (is_nvptx()) { // no atomic: outside `simd` g++ lets one lane of a warp do those
+        *static_cast<volatile unsigned*>(nonfinite) = 1;
+    } else {
+        __atomic_store_n(nonfinite, 1U, __ATOMIC_RELAXED);
+    }
+#endif
+}
+
+/// What a lane stores: one multiply-add a value, which stays 0 until a value is not finite, and is NaN from then on.
+class FiniteCheck {
+public:
+    /// x is stored, times by, whose `of_factor` this is.
+    FLASHOMP_INLINE void see(float x, float zero) { seen_ = __builtin_fmaf(x, zero, seen_); }
+    static FLASHOMP_INLINE float of_factor(float by) { return by * 0.0F; }
+
+    FLASHOMP_INLINE void report(unsigned* nonfinite) const
+    {
+        if (seen_ != 0.0F) {
+            set_nonfinite(nonfinite);
+        }
+    }
+
+private:
+    float seen_ = 0.0F;
+};
+
+/// The same of words with two values of 16 bits. An exponent of ones is what infinities and NaNs have: one more in its
+/// last place carries into the sign's.
+class HalvesCheck {
+public:
+    /// Eight values, bfloat16 or float16.
+    template <class Words>
+    FLASHOMP_INLINE void see(bool is_bfloat16, const Words& words)
+    {
+        const std::uint32_t exponents = is_bfloat16 ? 0x7F807F80U : 0x7C007C00U;
+        const std::uint32_t last_places = is_bfloat16 ? 0x00800080U : 0x04000400U;
+        FLASHOMP_UNROLL(4)
+        for (const std::uint32_t word : words.x) {
+            seen_ |= (word & exponents) + last_places;
+        }
+    }
+
+    FLASHOMP_INLINE void report(unsigned* nonfinite) const
+    {
+        if ((seen_ & 0x80008000U) != 0) {
+            set_nonfinite(nonfinite);
+        }
+    }
+
+private:
+    std::uint32_t seen_ = 0;
+};
+
+FLASHOMP_INLINE bool is_finite(float x)
+{
+    return x - x == 0.0F;
+}
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,113 @@
+#include "nonfinite_word.hpp"
+
+#include "device_count.hpp"
+
+#include "cuda/device.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <cstddef>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <mutex>
+#include <vector>
+
+namespace flashomp {
+
+namespace {
+
+constexpr std::size_t line_words = 16; // of a cache line: words of different calls are apart
+constexpr std::size_t page_words = 64 * line_words;
+
+/// Host memory that kernels on every device of the process can write, zeros; null where the driver has none.
+unsigned* allocate_page(const Space& space)
+{
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); // stays open: both backends use it
+    if (driver == nullptr) {
+        return nullptr;
+    }
+    const auto allocate = reinterpret_cast<int (*)(void**, std::size_t, unsigned)>(dlsym(driver, "cuMemHostAlloc"));
+    const auto in_current_context = [&]() -> unsigned* {
+        constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
+        void* page = nullptr;
+        return allocate != nullptr && allocate(&page, page_words * sizeof(unsigned), portable | mapped) == 0
+                   ? static_cast<unsigned*>(page)
+                   : nullptr;
+    };
+    if (space.kind == Space::Kind::cuda) {
+        const cuda::CurrentDevice current(space.device);
+        return in_current_context();
+    }
+    // A region on the device leaves libgomp's context current in this thread.
+    return offload::device_answers(space.device) ? in_current_context() : nullptr;
+}
+
+/// Words that no call has. The pages stay until the process ends.
+class Pool {
+public:
+    unsigned* take(const Space& space)
+    {
+        const std::lock_guard lock(mutex_);
+        if (free_.empty()) {
+            unsigned* const page = allocate_page(space);
+            if (page == nullptr) {
+                throw Error(fmt::format("the driver gave no host memory that {} can write.", space.name()));
+            }
+            for (std::size_t word = 0; word < page_words; word += line_words) {
+                free_.push_back(page + word);
+            }
+        }
+        unsigned* const word = free_.back();
+        free_.pop_back();
+        *word = 0;
+        return word;
+    }
+
+    void give_back(unsigned* word)
+    {
+        const std::lock_guard lock(mutex_);
+        free_.push_back(word);
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<unsigned*> free_;
+};
+
+/// Never destroyed: destructors and atexit handlers that run later may make calls, too. A child of a fork makes no
+/// calls on its parent's devices (place.cpp), so none of them finds the mutex locked for ever.
+Pool& pool()
+{
+    static Pool& instance = *new Pool;
+    return instance;
+}
+
+} // namespace
+
+NonfiniteWord::NonfiniteWord(const Space& space)
+{
+    if (space.is_host()) {
+        word_ = &own_;
+    } else if (space.is_asynchronous) {
+        on_device_.emplace(static_cast<std::int64_t>(sizeof(unsigned)), space);
+        word_ = static_cast<unsigned*>(on_device_->data());
+        clear(word_, space, sizeof(unsigned));
+    } else {
+        word_ = pool().take(space);
+        is_pooled_ = true;
+    }
+}
+
+NonfiniteWord::~NonfiniteWord()
+{
+    if (is_pooled_) {
+        pool().give_back(word_);
+    }
+}
+
+bool NonfiniteWord::is_set() const
+{
+    return __atomic_load_n(word_, __ATOMIC_RELAXED) != 0;
+}
+
+} // namespace flashomp
