@@ -324,7 +324,8 @@ private:
             by[half] = dead ? 0.0F : offload::quotient(move * lowered, all) * scales_.sums(item.batch, item.head_kv);
             const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
-                lse[i] = dead ? -infinity : top + offload::log2_fast(all) * ln_2;
+                const float alive = all < infinity ? top + offload::log2_fast(all) * ln_2 : all;
+                lse[i] = dead ? -infinity : alive;
             }
         }
         const int first = item.i0 + group_ * 64 + static_cast<int>(at_.warp) * 16;

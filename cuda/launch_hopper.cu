@@ -373,13 +373,14 @@ bool hopper_supports(Pass pass, const Params& p)
     if (pass == Pass::forward) {
         return p.splits == 1;
     }
-    // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and
-    // kernels that sum P∘dP before they compute dK, as the wide ones and other machines' do, correct it
-    // (offload/backward.hpp).
+    // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and a
+    // sink's gradient is a sum of D. Kernels that sum P∘dP before they compute dK, as the wide ones and other machines'
+    // do, correct it (offload/backward.hpp).
     constexpr int few_keys = 256;
-    return pass == Pass::backward_query && (is_wide(p) || most_keys(p) >= few_keys) &&
-           is_whole(p.dout, extent_q(p, p.head_dim_v)) && is_whole(p.dq, extent_q(p, p.head_dim)) &&
-           is_whole(p.dk, extent_k(p, p.head_dim)) && is_whole(p.dv, extent_k(p, p.head_dim_v));
+    const bool may_keep_d = most_keys(p) >= few_keys && p.dsink == nullptr;
+    return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&
+           is_whole(p.dq, extent_q(p, p.head_dim)) && is_whole(p.dk, extent_k(p, p.head_dim)) &&
+           is_whole(p.dv, extent_k(p, p.head_dim_v));
 }
 
 std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)

@@ -70,6 +70,13 @@ FLASHOMP_INLINE float largest_lse(const MergeParams& p, std::int64_t first, std:
     return largest == -infinity ? 0.0F : largest;
 }
 
+/// weights: the sum of e^(part's LSE - largest); 0 where no part has keys, NaN where one's LSE is.
+FLASHOMP_INLINE float merged_lse(float largest, float weights)
+{
+    const float alive = weights < infinity ? largest + log2_fast(weights) * ln_2 : weights;
+    return weights == 0.0F ? -infinity : alive;
+}
+
 /// o and LSE of the rows of a unit. An element of o is read by the thread that writes it, and LSE is written after
 /// everyone has read it, so outputs may be the parts themselves.
 ///
@@ -106,9 +113,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         }
         write_element(params->o.data, params->element, o + r * params->o.row + x,
                       weights != 0.0F ? sum / weights : 0.0F);
-        if (!is_finite(sum) || !is_finite(weights)) {
-            set_nonfinite(params->nonfinite);
-        }
+        set_nonfinite(params->nonfinite, !is_finite(sum) | !is_finite(weights));
     });
     tile.sync();
     tile.for_rows(rows, [=](int r) FLASHOMP_LAMBDA {
@@ -118,7 +123,7 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         for (int i = 0; i < params->parts; ++i) {
             weights += exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
         }
-        params->lse.data[lse + r] = weights != 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
+        params->lse.data[lse + r] = merged_lse(largest, weights);
     });
     tile.sync();
 }

@@ -9,21 +9,22 @@
 
 namespace flashomp::offload {
 
-/// Sets Params::nonfinite. Any number of lanes may do so at one time.
-FLASHOMP_INLINE void set_nonfinite(unsigned* nonfinite)
+/// Sets Params::nonfinite, if there is one, where the condition holds. Any number of lanes may do so at one time.
+///
+/// On a GPU it is a store with a predicate, not a branch: g++ made two copies of the barrier that follows, one behind
+/// either side of the branch, lanes of one warp waited at both, and the kernel hung.
+FLASHOMP_INLINE void set_nonfinite(unsigned* nonfinite, bool condition)
 {
-    if (nonfinite == nullptr) {
-        return;
-    }
-#ifdef __CUDACC__
-    *static_cast<volatile unsigned*>(nonfinite) = 1;
-#else
-    if (is_nvptx()) { // no atomic: outside `simd` g++ lets one lane of a warp do those
-        *static_cast<volatile unsigned*>(nonfinite) = 1;
-    } else {
+    const bool is_set = condition & (nonfinite != nullptr);
+    if (is_nvptx()) {
+        asm volatile("{ .reg .u64 a; .reg .b32 c; .reg .pred p; mov.b64 a, %0; mov.b32 c, %1; setp.ne.u32 p, c, 0;"
+                     " @p st.u32 [a], 1; }" ::FLASHOMP_ASM_ADDRESS(reinterpret_cast<unsigned long long>(nonfinite)),
+                     "r"(static_cast<std::uint32_t>(is_set)));
+    } else if (is_set) {
+#ifndef __CUDACC__
         __atomic_store_n(nonfinite, 1U, __ATOMIC_RELAXED);
-    }
 #endif
+    }
 }
 
 /// What a lane stores: one multiply-add a value, which stays 0 until a value is not finite, and is NaN from then on.
@@ -33,12 +34,7 @@ public:
     FLASHOMP_INLINE void see(float x, float zero) { seen_ = __builtin_fmaf(x, zero, seen_); }
     static FLASHOMP_INLINE float of_factor(float by) { return by * 0.0F; }
 
-    FLASHOMP_INLINE void report(unsigned* nonfinite) const
-    {
-        if (seen_ != 0.0F) {
-            set_nonfinite(nonfinite);
-        }
-    }
+    FLASHOMP_INLINE void report(unsigned* nonfinite) const { set_nonfinite(nonfinite, seen_ != 0.0F); }
 
 private:
     float seen_ = 0.0F;
@@ -60,12 +56,7 @@ public:
         }
     }
 
-    FLASHOMP_INLINE void report(unsigned* nonfinite) const
-    {
-        if ((seen_ & 0x80008000U) != 0) {
-            set_nonfinite(nonfinite);
-        }
-    }
+    FLASHOMP_INLINE void report(unsigned* nonfinite) const { set_nonfinite(nonfinite, (seen_ & 0x80008000U) != 0); }
 
 private:
     std::uint32_t seen_ = 0;

@@ -93,16 +93,16 @@ struct Lanes {
         return reinterpret_cast<Vector>(_mm512_maskz_scalef_ps(whole, y, z));
 #else
         const Vector clamped = x < -125.0F ? Vector{} - 125.0F : x;
-        const Vector shifted = clamped + 12582912.0F;
-        const Vector f = clamped - (shifted - 12582912.0F);
+        constexpr float shift = 12582912.0F + 127.0F; // see exp2_fast()
+        const Vector shifted = clamped + shift;
+        const Vector f = clamped - (shifted - shift);
         Vector y = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
         y = y * f + 9.618437357674640e-3F;
         y = y * f + 5.550332471162809e-2F;
         y = y * f + 2.402264791363012e-1F;
         y = y * f + 6.931472028550421e-1F;
         y = y * f + 1.0F;
-        const Vector result =
-            reinterpret_cast<Vector>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
+        const Vector result = y * reinterpret_cast<Vector>(reinterpret_cast<Bits>(shifted) << 23);
         return x < -125.0F ? Vector{} : result;
 #endif
     }

@@ -18,18 +18,19 @@ inline constexpr float infinity = __builtin_huge_valf();
 FLASHOMP_INLINE float exp2_fast(float x)
 {
     const float clamped = x < -125.0F ? -125.0F : x; // -inf becomes a number (inf - inf is NaN); a NaN stays one
-    // Adding 1.5·2^23 leaves round(x) in the low mantissa bits.
-    const float shifted = clamped + 12582912.0F;
-    const float f = clamped - (shifted - 12582912.0F); // in [-1/2, 1/2], exact
-    float y = 1.535336188319500e-4F;                   // degree-6 minimax coefficients of 2^f (Cephes exp2f)
+    // Adding 1.5·2^23 and a float's bias leaves round(x) + 127 in the low mantissa bits.
+    constexpr float shift = 12582912.0F + 127.0F;
+    const float shifted = clamped + shift;
+    const float f = clamped - (shifted - shift); // in [-1/2, 1/2], exact
+    float y = 1.535336188319500e-4F;             // degree-6 minimax coefficients of 2^f (Cephes exp2f)
     y = y * f + 1.339887440266574e-3F;
     y = y * f + 9.618437357674640e-3F;
     y = y * f + 5.550332471162809e-2F;
     y = y * f + 2.402264791363012e-1F;
     y = y * f + 6.931472028550421e-1F;
     y = y * f + 1.0F;
-    const std::uint32_t exponent = bits_of(shifted) << 23;
-    const float result = float_of(bits_of(y) + exponent);
+    // A product, which keeps a NaN. Adding the exponent to y's bits does not: a GPU's NaN became the largest float.
+    const float result = y * float_of(bits_of(shifted) << 23);
     return x < -125.0F ? 0.0F : result;
 }
 

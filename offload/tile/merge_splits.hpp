@@ -69,7 +69,7 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
         }
         check.see(weights, 0.0F);
         if (column == 0) {
-            lse[row] = weights != 0.0F ? largest + log2_fast(weights) * ln_2 : -infinity;
+            lse[row] = merged_lse(largest, weights);
         }
     }
     check.report(target.nonfinite);

@@ -401,9 +401,7 @@ private:
             FLASHOMP_FOR_LANES (x, depth) {
                 const float value = source[r * stride + x] * by;
                 from_float(value, target[r * row_stride + x]);
-                if (!is_finite(value)) {
-                    set_nonfinite(nonfinite);
-                }
+                set_nonfinite(nonfinite, !is_finite(value));
             }
         }
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 namespace flashomp::testing {
@@ -109,6 +110,23 @@ TEST_P(Merge, AnEmptyPartIsTheIdentity)
         const Part still_nothing = merged(attention, nothing, nothing, dtype);
         EXPECT_TRUE(same_bits(still_nothing.o, nothing.o));
         EXPECT_TRUE(same_bits(still_nothing.lse, nothing.lse));
+    }
+}
+
+/// A part whose LSE is NaN is not one without keys.
+TEST_P(Merge, ANaNStays)
+{
+    AttentionCase attention(shape, DType::float32, 957);
+    auto* const row = static_cast<float*>(attention.q.data()) + (5 * shape.heads_q + 1) * shape.head_dim;
+    std::fill(row, row + shape.head_dim, std::bit_cast<float>(0x7FFFFFFFU)); // query 5 of head 1
+    const Part a = attend(attention, 0, 60);
+    const Part result = merged(attention, a, attend(attention, 60, 150), DType::float32);
+    const std::vector<double> lse = doubles(result.lse), o = doubles(result.o);
+    for (std::size_t x = 0; x < lse.size(); ++x) {
+        EXPECT_EQ(std::isnan(lse[x]), x == static_cast<std::size_t>(shape.seqlen_q) + 5) << x;
+    }
+    for (std::size_t x = 0; x < o.size(); ++x) {
+        EXPECT_EQ(std::isnan(o[x]), x / static_cast<std::size_t>(shape.head_dim_v) == 5 * 4 + 1) << x;
     }
 }
 

@@ -2,9 +2,12 @@
 #include "support/attention_case.hpp"
 #include "support/target.hpp"
 
+#include "reference.hpp"
 #include "space.hpp"
 #include "workspace.hpp"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -104,6 +107,35 @@ TEST_F(Stream, ResultsAreThoseOfACallWithout)
         }
         device.download();
         expect_same_bits(waited.take_results(), queued.take_results());
+    }
+}
+
+TEST_F(Stream, HiddenKeysMayHoldAnything)
+{
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        AttentionCase attention({2, 2, 2, 100, 130, 64, 64}, dtype, 404);
+        for (HostTensor* const tensor : {&attention.k, &attention.v}) {
+            for (std::int64_t x = 100 * 2 * 64; x < 130 * 2 * 64;
+                 ++x) { // keys that no query sees, of the first sequence
+                reference::write_element(tensor->view(), x, std::numeric_limits<double>::quiet_NaN());
+            }
+        }
+        OnDevice device({Space::Kind::cuda, 0});
+        const Calls calls = place(device, attention);
+        Options options = on_default_stream();
+        options.causal = Causal::top_left;
+        for (int repeat = 0; repeat < 2; ++repeat) {
+            forward(calls.forward, options);
+            backward(calls.backward, options);
+        }
+        device.download();
+        for (const HostTensor* const result :
+             {&attention.o, &attention.lse, &attention.dq, &attention.dk, &attention.dv}) {
+            for (const double x : doubles(*result)) {
+                ASSERT_TRUE(std::isfinite(x));
+            }
+        }
+        EXPECT_EQ(doubles(attention.dk)[100 * 2 * 64], 0.0);
     }
 }
 

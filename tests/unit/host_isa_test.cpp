@@ -135,8 +135,15 @@ TEST(HostIsa, LanesExp2OfSpecialValues)
             continue;
         }
         SCOPED_TRACE(isa.name);
-        std::array<float, 16> x{-infinity, -1e30F, -125.5F, -std::numeric_limits<float>::quiet_NaN(),
-                                0.0F,      -0.0F,  1.0F};
+        std::array<float, 16> x{-infinity,
+                                -1e30F,
+                                -125.5F,
+                                -std::numeric_limits<float>::quiet_NaN(),
+                                0.0F,
+                                -0.0F,
+                                1.0F,
+                                std::bit_cast<float>(0x7FFFFFFFU),
+                                std::bit_cast<float>(0xFFC00001U)};
         std::array<float, 16> y{};
         isa.exp2(x.data(), y.data());
         EXPECT_EQ(y[0], 0.0F);
@@ -146,6 +153,8 @@ TEST(HostIsa, LanesExp2OfSpecialValues)
         EXPECT_EQ(y[4], 1.0F);
         EXPECT_EQ(y[5], 1.0F);
         EXPECT_EQ(y[6], 2.0F);
+        EXPECT_TRUE(std::isnan(y[7])) << "a GPU's NaN";
+        EXPECT_TRUE(std::isnan(y[8]));
         for (int n = -125; n <= 127; ++n) {
             x.fill(static_cast<float>(n));
             isa.exp2(x.data(), y.data());

@@ -72,6 +72,17 @@ TEST(Exp2Fast, IsExactlyZeroFarBelow)
                [](float x) { ASSERT_EQ(exp2_fast(x), 0.0F) << x; });
 }
 
+/// A GPU's NaN has all bits set, and inputs may hold any.
+TEST(Exp2Fast, KeepsEveryNaN)
+{
+    for (std::uint32_t payload = 1; payload < 0x00800000U; payload = payload * 3 + 1) {
+        for (const std::uint32_t bits : {0x7F800000U | payload, 0xFF800000U | payload, 0x7FC00000U | payload}) {
+            ASSERT_TRUE(std::isnan(exp2_fast(float_of(bits)))) << bits;
+        }
+    }
+    EXPECT_TRUE(std::isnan(exp2_fast(float_of(0x7FFFFFFFU))));
+}
+
 TEST(Exp2Fast, NeverReturnsADenormal)
 {
     for_floats(-120.0F, -130.0F, 1, [](float x) {
