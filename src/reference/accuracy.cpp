@@ -43,7 +43,7 @@ struct Factors {
     double slack = 0.0;                          ///< of the largest difference, where the naive error is 0
     double block_slack = 0.0;                    ///< the same of a block
     double common = 0.0;                         ///< of a common factor
-    double mean_slack = 1.0;                     ///< of the mean, as a multiple of what rounding may be
+    double mean_slack = 0.0;                     ///< of the mean
     double unit = 0.0;                           ///< of a 16-bit type, half of the distance of 1 to the next number
 };
 
@@ -70,10 +70,10 @@ constexpr double float32_slack = 2e-6;
 /// one key is seen. Scores of hundreds lose as many more of float32's bits, and softmax then takes few keys, so that a
 /// block has few errors that count: there a block's slack and a common factor may be as many times larger.
 ///
-/// Measured on an H200 after these were set (2026-11-23): the mean of LSE's errors was 1.13 times what rounding may be
-/// with logits of thousands, in every dtype, since tensor cores cut their sums off instead of rounding them; so it may
-/// be 1.5 times that. dbias over a broadcast axis was 1.09 times its bound, from P by ex2.approx: its slack is 1.5
-/// times the others'.
+/// Measured on an H200 after these were set (2026-11-23): the mean of LSE's errors with logits of thousands was 1.13
+/// times its bound, in every dtype, since tensor cores cut their sums off instead of rounding them; it may be half of a
+/// half unit of the largest LSE more. dbias over a broadcast axis was 1.09 times its bound, from P by ex2.approx: its
+/// slack is 1.5 times the others'.
 Factors factors_of(const Judged& judged, bool few_keys, double largest_value)
 {
     const bool is_output = judged.result == Result::o || judged.result == Result::lse;
@@ -96,7 +96,7 @@ Factors factors_of(const Judged& judged, bool few_keys, double largest_value)
         f.slack = float32_slack * std::clamp(largest_value, has_d && few_keys ? 5.0 : 1.0, 8.0);
         f.block_slack = f.slack * large_scores;
         f.common = float32_slack * large_scores;
-        f.mean_slack = judged.result == Result::lse ? 1.5 : 1.0;
+        f.mean_slack = judged.result == Result::lse ? 0x1p-25 * judged.largest_lse : 0.0;
         f.slack *= judged.result == Result::dbias ? 1.5 : 1.0;
     }
     f.block_largest = 1.5 * f.largest;
@@ -174,9 +174,8 @@ void judge_bias(const Factors& factors, const Errors& errors, std::vector<Limit>
          factors.common + std::min(1.5 * naive_factor, 2.0 * factors.common) + 4.0 * noise / errors.value_rms()});
     limits.push_back({"mean", std::abs(errors.sum) / errors.count,
                       0.05 * errors.naive_rms() +
-                          factors.mean_slack *
-                              std::max(rms_slack(factors, factors.slack, errors), factors.unit * errors.value_rms()) +
-                          8.0 * noise});
+                          std::max(rms_slack(factors, factors.slack, errors), factors.unit * errors.value_rms()) +
+                          8.0 * noise + factors.mean_slack});
 }
 
 } // namespace
