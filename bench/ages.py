@@ -32,8 +32,8 @@ OPENMP = EVERYWHERE + tuple(f":(exclude)offload/{name}" for name in (
     "tile/terms.hpp"))
 CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", ":(exclude)offload/region.hpp",
         "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + tuple(f"offload/tile/{name}.hpp" for name in (
-            "panels", "plain", "ptx", "team_memory", "tensor", "tensor_tile", "tf32", "two_stages", "warp_products",
-            "warp_tile"))
+            "finite_check", "panels", "plain", "ptx", "team_memory", "tensor", "tensor_tile", "tf32", "two_stages", "visible",
+            "warp_products", "warp_tile"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.

@@ -24,9 +24,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
     target_compile_options(flashomp_settings INTERFACE -Wno-restrict)
 endif()
 if(FLASHOMP_SANITIZE)
-    target_compile_options(flashomp_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+    if(FLASHOMP_SANITIZE STREQUAL "thread" AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+        message(FATAL_ERROR "FLASHOMP_SANITIZE=thread needs clang: ThreadSanitizer understands LLVM's OpenMP runtime, not GCC's; the compiler is ${CMAKE_CXX_COMPILER_ID}.")
+    endif()
+    target_compile_options(flashomp_settings INTERFACE ${FLASHOMP_SANITIZER_FLAGS} -fno-sanitize-recover=all
                                                        -fno-omit-frame-pointer)
-    target_link_options(flashomp_settings INTERFACE -fsanitize=address,undefined)
+    target_link_options(flashomp_settings INTERFACE ${FLASHOMP_SANITIZER_FLAGS})
 endif()
 if(FLASHOMP_FUZZ)
     if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -70,7 +73,7 @@ function(flashomp_library)
     target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}
                                          $<$<STREQUAL:${FLASHOMP_OFFLOAD_TARGET},nvptx>:-Wl,-z,notext>)
     if(FLASHOMP_SANITIZE)
-        target_link_options(flashomp PRIVATE -fsanitize=address,undefined)
+        target_link_options(flashomp PRIVATE ${FLASHOMP_SANITIZER_FLAGS})
     else()
         target_link_options(flashomp PRIVATE -Wl,--no-undefined)
     endif()

@@ -3,9 +3,10 @@
 // A hidden pair (i, j) takes no part in any result, whatever row i and key j hold. Tiles multiply by the 0 that a
 // hidden pair has for its probability, and 0 times NaN is NaN. So a tile can put a NaN into rows that do not see its
 // source, and which rows those are depends on the tile's size. Such a NaN never disappears again: sums and factors keep
-// it. So the host machines look for results that are not finite, and where there are any, the rows concerned are
-// computed anew, one at a time, from their visible pairs alone. Finite inputs pay for looking at each result once,
-// while it is in the cache.
+// it. So all machines look for results that are not finite. Where there are any, the host machines compute the rows
+// concerned anew, one at a time, from their visible pairs alone (below); the others compute the whole call anew on the
+// plain machine whose sums leave out hidden pairs (tile/visible.hpp). Finite inputs pay for looking at each result
+// once, while it is in a cache or a register.
 #pragma once
 
 #include "launch.hpp"

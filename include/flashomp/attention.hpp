@@ -55,11 +55,10 @@ struct BackwardArgs {
 // there. A pair that is hidden takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN
 // and infinities included. A key that no row sees has dk = dv = 0. A row that sees a NaN or an infinity, or holds one,
 // has in its o, LSE and dq what IEEE arithmetic makes of that, as a rule NaN, and so have dk and dv of every key that
-// the row sees. Block sizes and threads do not matter. Rows that such values touch are computed one at a time, which is
-// slow; padding at either end of key_padding_mask costs nothing.
-//
-// GPU kernels do not keep that promise yet: there, a NaN or an infinity in k or v can reach all rows whose tile
-// contains its key, the keys of padding included. Keep k and v finite there.
+// the row sees. Block sizes and threads do not matter. Such values are slow: where a result is not finite, the host
+// computes the rows concerned one at a time, and a GPU the whole call once more on a machine without tensor cores.
+// Padding at either end of key_padding_mask costs nothing on the host. float8_e4m3 tensors have no second computation:
+// keep k and v finite there.
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).
