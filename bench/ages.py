@@ -9,6 +9,7 @@ import fnmatch
 import functools
 import json
 import pathlib
+import re
 import subprocess
 
 import results
@@ -82,6 +83,23 @@ def why_unknown(folder=results.ROOT):
     return None
 
 
+COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")', re.DOTALL)
+
+
+def code_of(text):
+    """C++ without comments, and without what white space is where."""
+    return COMMENT_OR_TEXT.sub(lambda found: found[1] or " ", text).split()
+
+
+def is_other_code(commit, name, folder):
+    """Whether a file that changed since a commit did so in more than comments and line breaks."""
+    path = pathlib.Path(folder) / name
+    then = git("show", f"{commit}:{name}", folder=folder)
+    if path.suffix not in (".hpp", ".cpp", ".cuh", ".cu") or then is None or not path.exists():
+        return True
+    return code_of(then) != code_of(path.read_text())
+
+
 @functools.lru_cache(maxsize=None)
 def age(commit, paths, folder=results.ROOT):
     """{"older": whether `paths` changed since `commit`, None where that cannot be known, …}."""
@@ -89,7 +107,8 @@ def age(commit, paths, folder=results.ROOT):
         return {"older": None, "why": "the program was built from changes that no commit has"}
     if git("cat-file", "-e", f"{commit}^{{commit}}", folder=folder) is None:
         return {"older": None, "why": "that commit is not in this repository"}
-    changed = git("diff", "--name-only", commit, "--", *paths, folder=folder).splitlines()
+    changed = [name for name in git("diff", "--name-only", commit, "--", *paths, folder=folder).splitlines()
+               if is_other_code(commit, name, folder)]
     if not changed:
         return {"older": False}
     return {"older": True, "commits": int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths, folder=folder)),

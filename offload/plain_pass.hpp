@@ -14,6 +14,7 @@ namespace flashomp::offload {
 #pragma omp declare target
 /// What one thread of a crew does: its team's share of the work, together with the others of its team.
 template <class Machine, Pass pass, bool modified>
+// NOLINTNEXTLINE(readability-non-const-parameter): machines write to it
 static void run_share(const Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;

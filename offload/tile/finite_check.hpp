@@ -13,6 +13,7 @@ namespace flashomp::offload {
 ///
 /// On a GPU it is a store with a predicate, not a branch: g++ made two copies of the barrier that follows, one behind
 /// either side of the branch, lanes of one warp waited at both, and the kernel hung.
+// NOLINTNEXTLINE(readability-non-const-parameter): written through, in an asm statement on a GPU
 FLASHOMP_INLINE void set_nonfinite(unsigned* nonfinite, bool condition)
 {
     const bool is_set = condition & (nonfinite != nullptr);

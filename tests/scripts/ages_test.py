@@ -61,6 +61,13 @@ class Age(unittest.TestCase):
         (self.root / "kernel.hpp").write_text("2")
         self.assertEqual(self.age(self.first, "kernel.hpp"), {"older": True, "commits": 0, "files": 1})
 
+    def test_comments_do_not_count(self):
+        first = self.commit("kernel.hpp", 'int x; // one\nauto y = "// no comment";\n')
+        self.commit("kernel.hpp", '/* two\nlines */ int x;\n\nauto y =\n    "// no comment";\n')
+        self.assertEqual(self.age(first, "kernel.hpp"), {"older": False})
+        self.commit("kernel.hpp", 'int x;\nauto y = "// a text";\n')
+        self.assertTrue(self.age(first, "kernel.hpp")["older"])
+
     def test_what_was_taken_back_does_not_count(self):
         self.commit("kernel.hpp", "2")
         self.commit("kernel.hpp", "1")
