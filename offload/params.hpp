@@ -107,7 +107,7 @@ struct Params {
     RowTensor key_rows;            ///< strides of their rows; no data
     std::int64_t partial_keys = 0; ///< rows of one split
 
-    unsigned* nonfinite = nullptr; ///< set where a kernel writes a result that is not finite (tile/nonfinite.hpp)
+    unsigned* nonfinite = nullptr; ///< set where a kernel writes a result that is not finite (tile/finite_check.hpp)
 };
 
 /// Rows of one sequence of the batch.

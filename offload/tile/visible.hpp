@@ -1,5 +1,6 @@
 // The plain machine, but for sums: they leave out hidden pairs, whatever the rows hold that these would be multiplied
-// with. Slower than the plain machine, and run only where another machine's results are not finite (nonfinite.hpp).
+// with. Slower than the plain machine, and for calls of which a machine found results that are not finite
+// (nonfinite.hpp).
 #pragma once
 
 #include "tile/plain.hpp"

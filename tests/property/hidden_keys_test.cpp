@@ -168,6 +168,20 @@ TEST_P(HiddenKeys, AKeyReachesOnlyTheRowsThatSeeIt)
     }
 }
 
+/// Every kernel for a head dim, at lengths that take the fast ones.
+TEST_P(HiddenKeys, AtEveryHeadDim)
+{
+    for (const auto& [head_dim, head_dim_v] :
+         {std::pair{96, 96}, std::pair{128, 128}, std::pair{192, 128}, std::pair{256, 256}}) {
+        SCOPED_TRACE(head_dim);
+        AttentionCase attention({1, 2, 1, 70, 300, head_dim, head_dim_v}, dtype(), 2308);
+        attention.options.causal = Causal::top_left; // keys from 70 on are seen by nobody
+        fill_row(attention.v, 0, 50, nan);
+        spoil(attention, 0, [](std::int64_t j) { return j >= 70; });
+        check(attention);
+    }
+}
+
 TEST_P(HiddenKeys, AQueryReachesOnlyTheKeysItSees)
 {
     AttentionCase attention({1, 2, 2, 90, 90, 32, 32}, dtype(), 2304);
