@@ -22,8 +22,9 @@ ALGORITHM = (":(glob)offload/*.hpp", "offload/tile/element.hpp", "offload/tile/m
 SCHEDULE = ("src/plan/", "src/dispatch/")  # block sizes, crews, where tensors and scratch memory are
 HOST = ALGORITHM + SCHEDULE + (
     "offload/CMakeLists.txt", "offload/launch_host.cpp", "offload/host_isas.cpp",
-    "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp", "offload/tile/lanes.hpp",
-    "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp", "offload/tile/team_memory.hpp") + tuple(
+    "offload/tile/finite_check.hpp", "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp",
+    "offload/tile/lanes.hpp", "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp",
+    "offload/tile/team_memory.hpp") + tuple(
         f":(exclude)offload/{name}.hpp" for name in ("device_count", "region", "tensor_shapes"))
 PAIRS = ("offload/tile/host_pairs.hpp", "offload/tile/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "cmake/FlashompOffload.cmake",
