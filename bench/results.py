@@ -36,7 +36,7 @@ STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 # What is shown together: a name, a title, and the files, which are about one machine. Which are README's is in
 # tools/results_table. A set is there when its first file is.
 SETS = (
-    ("h200-openmp", "FlashAttention's grid on an H200, each machine", ("h200-openmp.json",)),
+    ("h200-openmp", "FlashAttention's grid on an H200", ("h200-openmp.json",)),
     ("h200-openmp-float16", "The same in float16", ("h200-openmp-float16.json",)),
     ("h200-openmp-gradients", "dQ, dK and dV at N = 16384 on an H200, compared with float64",
      ("h200-openmp-gradients-bfloat16.json", "h200-openmp-gradients-float16.json", "h200-openmp-gradients-float32.json")),
