@@ -115,8 +115,8 @@ TEST_F(Stream, HiddenKeysMayHoldAnything)
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
         AttentionCase attention({2, 2, 2, 100, 130, 64, 64}, dtype, 404);
         for (HostTensor* const tensor : {&attention.k, &attention.v}) {
-            for (std::int64_t x = 100 * 2 * 64; x < 130 * 2 * 64;
-                 ++x) { // keys that no query sees, of the first sequence
+            // Keys that no query sees, of the first sequence.
+            for (std::int64_t x = 100 * 2 * 64; x < 130 * 2 * 64; ++x) {
                 reference::write_element(tensor->view(), x, std::numeric_limits<double>::quiet_NaN());
             }
         }
