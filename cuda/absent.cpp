@@ -39,12 +39,30 @@ void* allocate(std::int64_t, int)
 
 void release(void*, int) {}
 
+void* allocate_on(void*, std::int64_t, int)
+{
+    return nullptr;
+}
+
+void release_on(void*, void*, int) {}
+void release_unused(int) {}
+
+std::int64_t reserved_bytes(int)
+{
+    return 0;
+}
+
 bool copy(void*, const void*, std::int64_t, Copy, int, void*)
 {
     return false;
 }
 
 bool clear(void*, std::int64_t, int, void*)
+{
+    return false;
+}
+
+bool is_captured(int, void*)
 {
     return false;
 }

@@ -2,8 +2,12 @@
 #include "launch.hpp"
 
 #include <atomic>
+#include <cstdint>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <limits>
+#include <map>
+#include <mutex>
 
 namespace flashomp::cuda {
 
@@ -40,6 +44,30 @@ const Driver& driver()
         return functions;
     }();
     return found;
+}
+
+/// The library's own pool of a device, so that nobody else's settings count; null where the device has none. It lives
+/// as long as the process: memory of it may be in use on streams until then.
+cudaMemPool_t pool_of(int device)
+{
+    static std::mutex mutex;
+    static auto& pools = *new std::map<int, cudaMemPool_t>;
+    const std::lock_guard lock(mutex);
+    const auto [entry, is_new] = pools.try_emplace(device, nullptr);
+    if (is_new) {
+        cudaMemPoolProps properties{};
+        properties.allocType = cudaMemAllocationTypePinned;
+        properties.location = {cudaMemLocationTypeDevice, device};
+        if (cudaMemPoolCreate(&entry->second, &properties) != cudaSuccess) {
+            static_cast<void>(cudaGetLastError());
+            entry->second = nullptr;
+        } else {
+            // Else whoever waits for a stream gives all unused memory back to the device.
+            std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+            cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &keep);
+        }
+    }
+    return entry->second;
 }
 
 } // namespace
@@ -139,6 +167,43 @@ void release(void* memory, int device)
     cudaFree(memory); // waits for what still uses it
 }
 
+void* allocate_on(void* stream, std::int64_t bytes, int device)
+{
+    const CurrentDevice current(device);
+    const cudaMemPool_t pool = pool_of(device);
+    void* memory = nullptr;
+    if (pool == nullptr || cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes), pool,
+                                                   static_cast<cudaStream_t>(stream)) != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());
+        return nullptr;
+    }
+    return memory;
+}
+
+void release_on(void* stream, void* memory, int device)
+{
+    const CurrentDevice current(device);
+    cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+}
+
+void release_unused(int device)
+{
+    const CurrentDevice current(device);
+    if (const cudaMemPool_t pool = pool_of(device); pool != nullptr) {
+        cudaMemPoolTrimTo(pool, 0);
+    }
+}
+
+std::int64_t reserved_bytes(int device)
+{
+    const CurrentDevice current(device);
+    std::uint64_t bytes = 0;
+    if (const cudaMemPool_t pool = pool_of(device); pool != nullptr) {
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes);
+    }
+    return static_cast<std::int64_t>(bytes);
+}
+
 bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, int device, void* stream)
 {
     const CurrentDevice current(device);
@@ -152,6 +217,14 @@ bool clear(void* target, std::int64_t bytes, int device, void* stream)
     const CurrentDevice current(device);
     return cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream)) ==
            cudaSuccess;
+}
+
+bool is_captured(int device, void* stream)
+{
+    const CurrentDevice current(device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
 }
 
 int wait(int device, void* stream)

@@ -38,6 +38,15 @@ private:
 void* allocate(std::int64_t bytes, int device);
 void release(void* memory, int device);
 
+/// The same in the order of a stream, whose handle may be any of CUDA's, also one that is captured into a graph. What
+/// is given back stays with the process, for later calls on any stream, until release_unused().
+void* allocate_on(void* stream, std::int64_t bytes, int device);
+void release_on(void* stream, void* memory, int device);
+void release_unused(int device);
+
+/// Bytes that allocate_on() has got from the device so far and not given back.
+std::int64_t reserved_bytes(int device);
+
 enum class Copy { to_device, to_host };
 
 /// On the stream (a cudaStream_t). From and to pageable memory: `source` may change as soon as this returns, and what
@@ -46,6 +55,9 @@ bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, 
 
 /// Zeros on the stream. False where it failed.
 bool clear(void* target, std::int64_t bytes, int device, void* stream);
+
+/// Whether what is sent to the stream is captured into a graph.
+bool is_captured(int device, void* stream);
 
 /// Waits for the stream. 0, or the cudaError_t of anything that failed on it.
 int wait(int device, void* stream);

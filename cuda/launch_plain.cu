@@ -9,36 +9,23 @@ namespace flashomp::cuda {
 namespace {
 
 using offload::PlainMachine;
+using offload::VisibleMachine;
 
 constexpr int most_warps = 4;
 
-template <Pass pass, bool modified>
+/// Blocks take items in turn. With `only_if`, where that word is not 0.
+template <class Machine, Pass pass, bool modified>
 __global__ void __launch_bounds__(32 * most_warps, 2)
-    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch)
-{
-    const Work work(params, launch);
-    const std::int64_t index = item_index();
-    if (index < work.items) {
-        const PlainMachine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
-                                launch.crew_threads);
-        offload::run_item<pass, modified>(tile, params, work, index);
-    }
-}
-
-/// Of a call whose results so far have set the word at only_if, or of any call where that is null.
-template <Pass pass, bool modified>
-__global__ void __launch_bounds__(32 * most_warps, 2)
-    visible_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch,
-                   const unsigned* only_if)
+    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch, const unsigned* only_if)
 {
     if (only_if != nullptr && *only_if == 0) {
         return;
     }
     const Work work(params, launch);
-    const std::int64_t index = item_index();
-    if (index < work.items) {
-        const offload::VisibleMachine tile(static_cast<float*>(block_memory()), launch.resident_rows,
-                                           launch.stream_rows, launch.crew_threads);
+    const Machine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
+                       launch.crew_threads);
+    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
+    for (std::int64_t index = item_index(); index < work.items; index += blocks) {
         offload::run_item<pass, modified>(tile, params, work, index);
     }
 }
@@ -61,20 +48,26 @@ int run_plain(const Params& params, const Launch& launch, void* stream)
 {
     cudaError_t status = cudaSuccess;
     offload::for_pass(launch.pass, offload::has_modifications(params), [&]<Pass pass, bool modified>() {
-        status = launch_items<plain_kernel<pass, modified>>(Work(params, launch).items, launch.crew_threads,
-                                                            launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
-                                                            params, launch);
+        status = launch_items<plain_kernel<PlainMachine, pass, modified>>(
+            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
+            params, launch, nullptr);
     });
     return status;
 }
 
 int run_visible(const Params& params, const Launch& launch, const unsigned* only_if, void* stream)
 {
+    // On a stream nearly all launches find 0. A block for each of thousands of items would take its time to find that.
+    int device = 0, multiprocessors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    constexpr int resident = 2; // blocks on a multiprocessor, as plain_kernel's launch bounds have it
+    const std::int64_t blocks = std::min(Work(params, launch).items, std::int64_t{resident} * multiprocessors);
     cudaError_t status = cudaSuccess;
     offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        status = launch_items<visible_kernel<pass, pass != Pass::backward_sink>>(
-            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
-            params, launch, only_if);
+        status = launch_items<plain_kernel<VisibleMachine, pass, pass != Pass::backward_sink>>(
+            blocks, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream), params, launch,
+            only_if);
     });
     return status;
 }

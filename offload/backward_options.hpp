@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backward.hpp"
+#include "tile/finite_check.hpp"
 
 #pragma omp declare target
 
@@ -142,13 +143,17 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     tile.for_rows([=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);
+        const Score score(p, seq, batch, head);
         const float* saved_lse = row_stats(p.lse, batch, head, seq.q_start);
         const float* saved_delta = row_stats(p.delta, batch, head, seq.q_start);
         const float* saved_residual = row_stats(p.residual, batch, head, seq.q_start);
-        tile.for_rows([=](int r) FLASHOMP_LAMBDA {
+        tile.for_rows([=, &score](int r) FLASHOMP_LAMBDA {
             float part = 0.0F;
             for (int i = r; i < seq.q_len; i += lanes) {
-                part -= exp2_fast((sink - usable_lse(saved_lse[i])) * log2_e - saved_residual[i]) * saved_delta[i];
+                float delta = saved_delta[i];
+                // A row without keys has D = 0, whatever dO holds: its D came from 0·dO.
+                delta = is_finite(delta) || score.sees_any(i) ? delta : 0.0F;
+                part -= exp2_fast((sink - usable_lse(saved_lse[i])) * log2_e - saved_residual[i]) * delta;
             }
             sum[r] += part;
         });

@@ -85,7 +85,12 @@ Ran run_tensor(const Call& call, Call* there)
 #endif
 }
 
-#if FLASHOMP_HAS_TENSOR // else it is here (launch_visible.cpp)
+#if FLASHOMP_HAS_TENSOR // else both are here (launch_visible.cpp)
+bool has_visible_machine()
+{
+    return passes_of(Library::visible) != nullptr;
+}
+
 Ran run_visible(const Call& call, Call* there)
 {
     return run_in(Library::visible, call, there);

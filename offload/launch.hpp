@@ -87,7 +87,11 @@ const HostIsa& isa_for(const HostIsa& best, Element element);
 /// functions `there` is the same call in the memory of that device.
 Ran run_plain(const Call& call, Call* there);
 
-/// The same on the plain machine whose sums leave out hidden pairs (tile/visible.hpp).
+/// Whether the plain machine whose sums leave out hidden pairs is there (tile/visible.hpp). In builds with GPU code it
+/// is a library of its own, opened when somebody first asks.
+bool has_visible_machine();
+
+/// A pass on it.
 Ran run_visible(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).

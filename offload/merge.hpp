@@ -106,10 +106,11 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
         float sum = 0.0F;
         FLASHOMP_UNROLL(8)
         for (int i = 0; i < params->parts; ++i) {
-            const float weight = exp_difference(part_lse(*params, lse_first + r, lse_second + r, i), largest);
+            const float part = part_lse(*params, lse_first + r, lse_second + r, i);
+            const float weight = exp_difference(part, largest);
             weights += weight;
-            // a part without keys may hold anything
-            sum += weight != 0.0F ? weight * part_value(*params, x_first, x_second, i) : 0.0F;
+            // A part without keys may hold anything. One whose weight is 0 only by rounding shows its NaN.
+            sum += part != -infinity ? weight * part_value(*params, x_first, x_second, i) : 0.0F;
         }
         write_element(params->o.data, params->element, o + r * params->o.row + x,
                       weights != 0.0F ? sum / weights : 0.0F);

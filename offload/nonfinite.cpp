@@ -332,7 +332,9 @@ double sink_element(const Params& p, int index)
         const Head head(p, batch, index);
         for (int i = 0; i < head.seq.q_len; ++i) {
             const double residual = std::exp2(static_cast<double>(head.stat(p.residual, i)));
-            sum -= std::exp(head.sink() - head.lse(i)) / residual * static_cast<double>(head.stat(p.delta, i));
+            const auto delta = static_cast<double>(head.stat(p.delta, i));
+            const bool counts = std::isfinite(delta) || head.score.sees_any(i); // without keys D is 0
+            sum -= counts ? std::exp(head.sink() - head.lse(i)) / residual * delta : 0.0;
         }
     }
     return sum;

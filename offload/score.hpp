@@ -108,6 +108,16 @@ struct Score {
                                read_element(bias.data, bias.element, i * bias.query + j * bias.key) != -infinity);
     }
 
+    FLASHOMP_INLINE bool sees_any(int i) const
+    {
+        const Range keys = band.keys(i, i + 1);
+        int j = keys.begin;
+        while (j < keys.end && !sees(i, j)) {
+            ++j;
+        }
+        return j < keys.end;
+    }
+
     /// The modified logit of (i, j), for a tile that is not masked.
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {

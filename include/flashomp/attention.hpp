@@ -20,6 +20,7 @@ struct Report {
     /// A CUDA kernel runs on its device or its launch fails.
     bool on_device = false;
     bool tuned = false;              ///< machine and tiling come from a table of `flashomp tune`
+    bool computed_twice = false;     ///< a result was not finite (Hidden keys, below); with a stream always false
     std::string note;                ///< why it ran there, when the caller left the choice open
     double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it
     std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients
@@ -56,7 +57,8 @@ struct BackwardArgs {
 // and infinities included. A key that no row sees has dk = dv = 0. A row that sees a NaN or an infinity, or holds one,
 // has in its o, LSE and dq what IEEE arithmetic makes of that, as a rule NaN, and so have dk and dv of every key that
 // the row sees. Block sizes and threads do not matter. Such values are slow: where a result is not finite, the host
-// computes the rows concerned one at a time, and a GPU the whole call once more on a machine without tensor cores.
+// computes the rows concerned one at a time, and a GPU the whole call once more on a machine without tensor cores
+// (Report::computed_twice). Results that were finite before may differ in rounding then.
 // Padding at either end of key_padding_mask costs nothing on the host. float8_e4m3 tensors have no second computation:
 // keep k and v finite there.
 

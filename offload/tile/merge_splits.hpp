@@ -56,8 +56,8 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
                 weights += share;
 #pragma GCC unroll 4
                 for (int e = 0; e < 4; ++e) {
-                    sum[e] +=
-                        share != 0.0F ? share * float_of(part[s].x[e]) : 0.0F; // without keys it may hold anything
+                    // Without keys a part may hold anything.
+                    sum[e] += weight[s] != -infinity ? share * float_of(part[s].x[e]) : 0.0F;
                 }
             }
         }

@@ -46,8 +46,8 @@ public:
     }
 
 private:
-    /// A NaN that no arithmetic makes.
-    enum : std::uint32_t { hidden = 0x7FC0DEADU };
+    /// A signalling NaN: arithmetic makes quiet ones, also of a signalling one in an input.
+    enum : std::uint32_t { hidden = 0x7FA0DEADU };
 
     template <class F>
     FLASHOMP_INLINE void sum_visible(const Accumulator& a, const Scores& s, const Stream& stream, F factor)

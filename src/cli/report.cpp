@@ -71,8 +71,9 @@ std::string where_text(const Report& report)
     // The note of a run says "running on the host: why"; the where is said already.
     const std::size_t colon = report.note.find(": ");
     const std::string why = colon == std::string::npos ? report.note : report.note.substr(colon + 2);
-    return fmt::format("ran on {}, {}{}{}{}", report.ran_on, implementation_text(report), report.tuned ? ", tuned" : "",
-                       why.empty() ? "" : ": ", why);
+    return fmt::format(
+        "ran on {}, {}{}{}{}{}", report.ran_on, implementation_text(report), report.tuned ? ", tuned" : "",
+        report.computed_twice ? ", computed twice (a result is not finite)" : "", why.empty() ? "" : ": ", why);
 }
 
 Json report_json(const Report& report)
@@ -82,6 +83,7 @@ Json report_json(const Report& report)
             {"ran_on", report.ran_on},
             {"on_device", report.on_device},
             {"tuned", report.tuned},
+            {"computed_twice", report.computed_twice},
             {"note", report.note},
             {"seconds", report.seconds},
             {"extra_bytes", report.extra_bytes},

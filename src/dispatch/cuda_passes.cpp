@@ -118,14 +118,12 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
     return true; // a CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which
 }
 
-void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, Staging& staging,
-                      const Space& space, const unsigned* only_if)
+void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
+                      const unsigned* only_if)
 {
     const cuda::CurrentDevice current(space.device);
     for (const PassPlan& pass : plan.passes) {
-        offload::Launch launch = pass.launch;
-        launch.units = staging.array(pass.units);
-        expect_launched(cuda::run_visible(params, launch, only_if, space.stream), place);
+        expect_launched(cuda::run_visible(params, pass.launch, only_if, space.stream), place);
     }
 }
 

@@ -17,9 +17,10 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
                      Staging& staging);
 
 /// Computes results anew on the plain machine whose sums leave out hidden pairs; with `only_if`, a word on the device,
-/// where that is not 0 when the kernels' turn comes. Throws Error where a launch fails.
-void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, Staging& staging,
-                      const Space& space, const unsigned* only_if);
+/// where that is not 0 when the kernels' turn comes. The plan's launches have their units already. Throws Error where a
+/// launch fails.
+void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
+                      const unsigned* only_if);
 
 /// For calls on float8_e4m3 tensors that no kernel does.
 [[nodiscard]] Error no_float8_kernel();

@@ -1,16 +1,17 @@
 #include "dispatch.hpp"
 
-#include "calls.hpp"
 #include "cuda_passes.hpp"
 #include "host_threads.hpp"
 #include "kernel_params.hpp"
-#include "nonfinite.hpp"
-#include "nonfinite_word.hpp"
+#include "openmp_passes.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
+#include "second_computation.hpp"
 #include "words.hpp"
 #include "workspace.hpp"
+
+#include "cuda/device.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -69,136 +70,6 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
-offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::Call* there)
-{
-    switch (pass.machine) {
-    case Machine::hopper:
-        return offload::run_hopper(here, there);
-    case Machine::tensor:
-        return offload::run_tensor(here, there);
-    case Machine::plain:
-        return offload::run_plain(here, there);
-    case Machine::host:
-    case Machine::automatic:
-        break;
-    }
-    return pass.isa->run(there->params, there->launch);
-}
-
-offload::Ran run_openmp_merge(const offload::MergeParams& here, const offload::MergeParams* there,
-                              const Hardware& hardware)
-{
-    return hardware.is_device ? offload::run_merge(there, offload::merge_units(here), hardware.device)
-                              : hardware.isa->merge(here, host_threads(hardware.threads, offload::merge_units(here)));
-}
-
-/// Leaves a plan's host passes no more threads than the system starts. Returns how many the hungriest pass has.
-int keep_to_startable(Plan& decided)
-{
-    int most = 1;
-    for (const PassPlan& pass : decided.passes) {
-        most = std::max(most, pass.launch.crews * pass.launch.crew_threads);
-    }
-    const int threads = host_threads(most, most);
-    for (PassPlan& pass : decided.passes) {
-        int& wanted = pass.machine == Machine::plain ? pass.launch.crew_threads : pass.launch.crews;
-        wanted = std::min(wanted, threads);
-    }
-    return threads;
-}
-
-/// Kernels that were sent to a device and ran on the host have written nothing.
-void expect_where_sent(const Place& place, bool on_device)
-{
-    if (place.hardware.is_device && !on_device) {
-        throw Error(
-            fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
-    }
-}
-
-/// The same for parameters that are nowhere but here.
-offload::Ran send_openmp_merge(const offload::MergeParams& here, const Hardware& hardware, const Space& space)
-{
-    Image image(space);
-    const std::int64_t at = image.reserve<offload::MergeParams>();
-    image.place();
-    image.write(at, &here);
-    image.send();
-    return run_openmp_merge(here, image.address<offload::MergeParams>(at), hardware);
-}
-
-/// All passes of a plan on the OpenMP backend. on_device: whether they ran where they were sent.
-offload::Ran run_openmp_passes(const Plan& decided, const Problem& problem, const offload::Params& params,
-                               const Hardware& hardware)
-{
-    const Space space = space_of(hardware, problem.choice);
-    const Workspace crews(decided.crew_memory_bytes, space);
-    const Calls calls(decided, problem, params, crews.floats(), space);
-    offload::Ran all{hardware.is_device};
-    const auto count = [&all](const offload::Ran& ran) {
-        all.on_device = all.on_device && ran.on_device;
-        all.all_is_finite = all.all_is_finite && ran.all_is_finite;
-    };
-    for (std::size_t i = 0; i < decided.passes.size(); ++i) {
-        count(run_pass(decided.passes[i], calls.here(i), calls.there(i)));
-    }
-    if (decided.merges) {
-        count(run_openmp_merge(calls.merge_here(), calls.merge_there(), hardware));
-    }
-    return all;
-}
-
-/// Computes the results of a call anew on the plain machine whose sums leave out hidden pairs. `params` are those of
-/// the call. With `only_if` (CUDA), where that word on the device is not 0 when the kernels' turn comes.
-void run_visible_passes(Problem problem, offload::Params params, const Place& place, Staging& staging,
-                        const unsigned* only_if = nullptr)
-{
-    problem.choice.machine = Machine::plain;
-    problem.choice.tiling = {};
-    Plan decided = plan(problem, place.hardware);
-    decided.splits = decided.head_splits = params.splits = params.head_splits = 1;
-    decided.merges = false;
-    params.nonfinite = nullptr; // what is not finite now is so by the inputs
-    const Space space = space_of(place.hardware, problem.choice);
-    if (space.kind == Space::Kind::cuda) {
-        run_cuda_visible(decided, params, place, staging, space, only_if);
-        return;
-    }
-    if (space.is_host()) {
-        keep_to_startable(decided);
-    }
-    const Workspace crews(decided.crew_memory_bytes, space);
-    const Calls calls(decided, problem, params, crews.floats(), space);
-    for (std::size_t i = 0; i < decided.passes.size(); ++i) {
-        expect_where_sent(place, offload::run_visible(calls.here(i), calls.there(i)).on_device);
-    }
-}
-
-/// What offload/nonfinite.hpp promises, once the passes are launched: results that are not finite are computed anew.
-void keep_to_visible(const Problem& problem, const offload::Params& params, const Plan& decided, const Place& place,
-                     Staging& staging, const NonfiniteWord& nonfinite, bool all_is_finite)
-{
-    const Hardware& hardware = place.hardware;
-    const Space space = space_of(hardware, problem.choice);
-    if (problem.dtype == DType::float8_e4m3) {
-        return; // the plain machine has none
-    }
-    if (space.is_asynchronous) { // nobody waits: the kernels look themselves
-        run_visible_passes(problem, params, place, staging, nonfinite.address());
-        return;
-    }
-    wait_for(space);
-    if (all_is_finite && !nonfinite.is_set()) {
-        return;
-    }
-    if (hardware.is_device || decided.passes.front().machine == Machine::plain) {
-        run_visible_passes(problem, params, place, staging);
-    } else {
-        problem.is_backward ? offload::repair_backward(params, host_threads(hardware.threads))
-                            : offload::repair_forward(params, host_threads(hardware.threads));
-    }
-}
-
 /// Whether LSE, rounded to float32, has lost more than what sums of some hundred products lose: half a unit in the
 /// last place of 32 makes every P of a row wrong by 1e-6.
 bool has_large_lse(const Problem& problem)
@@ -235,6 +106,11 @@ Report run_kernels(const Problem& given)
     for (const auto& [name, view] : problem.outputs()) {
         check_memory(view, name, place, space.is_asynchronous);
     }
+    if (space.is_asynchronous && problem.cu_seqlens_q && cuda::is_captured(space.device, space.stream)) {
+        throw Error(
+            "stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed in a "
+            "graph are tensors that are not packed.");
+    }
     if (problem.dtype == DType::float8_e4m3 && hardware.backend != Backend::cuda) {
         throw no_float8_kernel();
     }
@@ -246,13 +122,12 @@ Report run_kernels(const Problem& given)
     const Workspace rows(decided.row_bytes, space);
     const Workspace partial(decided.partial_bytes, space);
     offload::Params params = kernel_params(problem, decided, staging, {rows.floats(), partial.floats()});
-    const NonfiniteWord nonfinite(space);
-    params.nonfinite = nonfinite.address();
+    SecondComputation second(problem, params, place, staging);
     const bool is_cuda = hardware.backend == Backend::cuda;
     const offload::Ran ran = is_cuda ? offload::Ran{run_cuda_passes(decided, problem, params, place, staging)}
                                      : run_openmp_passes(decided, problem, params, hardware);
     expect_where_sent(place, ran.on_device);
-    keep_to_visible(problem, params, decided, place, staging, nonfinite, ran.all_is_finite);
+    const bool computed_twice = second.run(decided, ran.all_is_finite);
     staging.finish();
 
     Report report;
@@ -260,10 +135,11 @@ Report run_kernels(const Problem& given)
     report.machine = decided.machine_name;
     report.on_device = ran.on_device;
     report.tuned = problem.is_tuned;
+    report.computed_twice = computed_twice;
     report.ran_on = ran_on;
     report.note = place.note;
     report.seconds = seconds_since(start);
-    report.extra_bytes = decided.extra_bytes();
+    report.extra_bytes = decided.extra_bytes() + second.extra_bytes();
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     return report;
@@ -287,7 +163,8 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
         check_memory(view, name, place, options.stream.has_value());
     }
     const auto start = Clock::now();
-    Staging staging(space_of(place.hardware, options));
+    const Space space = space_of(place.hardware, options);
+    Staging staging(space);
     const bool packed = lse.rank == 2;
     offload::MergeParams params;
     params.parts = 2;
@@ -302,9 +179,12 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     params.lse = kernel_rows(staging.output(lse));
     params.element = kernel_element(o.dtype);
     const bool is_cuda = place.hardware.backend == Backend::cuda;
-    const offload::Ran ran = is_cuda ? run_cuda_merge(params, place, options)
-                                     : send_openmp_merge(params, place.hardware, space_of(place.hardware, options));
+    const offload::Ran ran =
+        is_cuda ? run_cuda_merge(params, place, options) : run_openmp_merge(params, place.hardware, space);
     expect_where_sent(place, ran.on_device);
+    if (!space.is_asynchronous) {
+        wait_for(space);
+    }
     staging.finish();
 
     Report report;

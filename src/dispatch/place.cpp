@@ -11,6 +11,7 @@
 #include "flashomp/device.hpp"
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -149,6 +150,28 @@ Place choose_place(const Options& options)
     place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
                                                   : "running on the GPU: it is the first one found";
     return place;
+}
+
+void expect_where_sent(const Place& place, bool on_device)
+{
+    if (place.hardware.is_device && !on_device) {
+        throw Error(
+            fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
+    }
+}
+
+int keep_to_startable(Plan& plan)
+{
+    int most = 1;
+    for (const PassPlan& pass : plan.passes) {
+        most = std::max(most, pass.launch.crews * pass.launch.crew_threads);
+    }
+    const int threads = host_threads(most, most);
+    for (PassPlan& pass : plan.passes) {
+        int& wanted = pass.machine == Machine::plain ? pass.launch.crew_threads : pass.launch.crews;
+        wanted = std::min(wanted, threads);
+    }
+    return threads;
 }
 
 } // namespace flashomp

@@ -28,6 +28,12 @@ struct Place {
 /// What tuning tables for the place are kept by.
 [[nodiscard]] tuning::Key tuning_key(const Hardware& hardware);
 
+/// Throws Error where kernels that were sent to a device ran on the host: they have written nothing.
+void expect_where_sent(const Place& place, bool on_device);
+
+/// Leaves a plan's host passes no more threads than the system starts. Returns how many the hungriest pass has.
+int keep_to_startable(Plan& plan);
+
 /// "host (2 threads)".
 [[nodiscard]] std::string host_name(int threads);
 

@@ -34,7 +34,8 @@ void* allocate(std::int64_t bytes, const Space& space)
     case Space::Kind::openmp:
         return omp_target_alloc(static_cast<std::size_t>(bytes), space.device);
     case Space::Kind::cuda:
-        return cuda::allocate(bytes, space.device);
+        return space.is_asynchronous ? cuda::allocate_on(space.stream, bytes, space.device)
+                                     : cuda::allocate(bytes, space.device);
     case Space::Kind::host:
         break;
     }
@@ -47,11 +48,19 @@ void release(void* memory, const Space& space)
     case Space::Kind::openmp:
         return omp_target_free(memory, space.device);
     case Space::Kind::cuda:
-        return cuda::release(memory, space.device);
+        return space.is_asynchronous ? cuda::release_on(space.stream, memory, space.device)
+                                     : cuda::release(memory, space.device);
     case Space::Kind::host:
         break;
     }
     ::operator delete(memory, alignment);
+}
+
+void release_unused(const Space& space)
+{
+    if (space.kind == Space::Kind::cuda) {
+        cuda::release_unused(space.device);
+    }
 }
 
 void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes)

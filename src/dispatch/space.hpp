@@ -23,9 +23,12 @@ struct Space {
     [[nodiscard]] bool is_same_place(const Space& other) const { return kind == other.kind && device == other.device; }
 };
 
-/// At least 64-byte aligned; null where there is no more.
+/// At least 64-byte aligned; null where there is no more. Of an asynchronous space in the order of its stream.
 void* allocate(std::int64_t bytes, const Space& space);
 void release(void* memory, const Space& space);
+
+/// What is kept of memory that was released in the order of streams.
+void release_unused(const Space& space);
 
 /// Between host memory and a device's, in the order of its stream. What is copied to a device may change as soon as
 /// this returns; what is copied from a CUDA device is there after wait(). Throws Error where it failed.

@@ -118,7 +118,7 @@ void Staging::finish()
             copy_strided(output.caller, packed(gathered.data(), output.caller, Memory::host));
         }
     }
-    if (!space_.is_asynchronous) {
+    if (!outputs_.empty()) {
         wait_for(space_);
     }
 }

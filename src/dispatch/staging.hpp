@@ -25,7 +25,8 @@ public:
     {
         return static_cast<const T*>(bytes(values.data(), static_cast<std::int64_t>(values.size() * sizeof(T))));
     }
-    /// Copies every output to where the caller wants it, and waits for a stream unless the call is asynchronous.
+    /// Copies every output to where the caller wants it, and waits for the copies. There are none in asynchronous
+    /// calls.
     void finish();
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }

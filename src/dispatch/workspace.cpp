@@ -25,14 +25,6 @@ struct Block {
     Space space;
 };
 
-/// Whether a call may use a block that another one returned.
-bool is_for(const Block& block, const Space& space)
-{
-    const bool is_idle = !block.space.is_asynchronous;
-    return block.space.is_same_place(space) &&
-           (is_idle || (space.is_asynchronous && block.space.stream == space.stream));
-}
-
 class Cache {
 public:
     Cache() = default;
@@ -42,7 +34,8 @@ public:
 
     Block take(std::int64_t bytes, const Space& space)
     {
-        const Block block = find_or_make(bytes, space);
+        // Calls that do not wait return a block while their kernels still use it: the stream keeps these in order.
+        const Block block = space.is_asynchronous ? make(bytes, space) : find_or_make(bytes, space);
         const std::lock_guard lock(mutex_);
         Use& use = use_of(space);
         use.now += block.bytes;
@@ -54,6 +47,10 @@ public:
     {
         const std::lock_guard lock(mutex_);
         use_of(block.space).now -= block.bytes;
+        if (block.space.is_asynchronous) {
+            release(block.data, block.space);
+            return;
+        }
         if (free_.size() == most_cached) {
             release(free_.front().data, free_.front().space);
             free_.erase(free_.begin());
@@ -68,6 +65,9 @@ public:
             release(block.data, block.space);
         }
         free_.clear();
+        for (const auto& [place, use] : use_) {
+            release_unused({place.first, place.second});
+        }
     }
 
     /// A fork must not come while another thread holds the mutex, which in the child nobody would let go.
@@ -78,6 +78,7 @@ public:
     void after_fork_in_child()
     {
         std::erase_if(free_, [](const Block& block) { return !block.space.is_host(); });
+        std::erase_if(use_, [](const auto& use) { return use.first.first != Space::Kind::host; });
         mutex_.unlock();
     }
 
@@ -117,7 +118,7 @@ private:
             auto best = free_.end();
             for (auto block = free_.begin(); block != free_.end(); ++block) {
                 // At most twice what is needed, so that one large call does not pin its memory for small ones.
-                if (is_for(*block, space) && block->bytes >= bytes && block->bytes <= 2 * bytes &&
+                if (block->space.is_same_place(space) && block->bytes >= bytes && block->bytes <= 2 * bytes &&
                     (best == free_.end() || block->bytes < best->bytes)) {
                     best = block;
                 }
@@ -129,6 +130,14 @@ private:
                 return found;
             }
         }
+        const Block made = make(bytes, space);
+        const std::lock_guard lock(mutex_);
+        ++use_of(space).made;
+        return made;
+    }
+
+    Block make(std::int64_t bytes, const Space& space)
+    {
         Block made{allocate(bytes, space), bytes, space};
         if (made.data == nullptr) {
             clear(); // what is cached may be what is missing
@@ -138,8 +147,6 @@ private:
             throw Error(
                 fmt::format("the call needs {} bytes of scratch memory, but {} has no more.", bytes, space.name()));
         }
-        const std::lock_guard lock(mutex_);
-        ++use_of(space).made;
         return made;
     }
 

@@ -8,8 +8,9 @@
 
 namespace flashomp {
 
-/// A block of scratch memory, leased from a cache that all threads share; returned when the lease ends. What a call
-/// returned that did not wait for its stream is for later calls on that stream alone.
+/// A block of scratch memory, leased from a cache that all threads share; returned when the lease ends. Of calls that
+/// do not wait for their stream it is CUDA's own memory in the order of that stream, so that any handle of a stream
+/// will do, and one that is captured into a graph.
 class Workspace {
 public:
     /// At least `bytes` bytes, 64-byte aligned, contents undefined. Throws Error when the device or the host has no
@@ -44,7 +45,7 @@ public:
     /// The most bytes leased at one time since construction, above what was leased then.
     [[nodiscard]] std::int64_t peak_bytes() const;
 
-    /// Blocks that the cache had to get from the system or the device since construction.
+    /// Blocks that the cache had to get from the system or the device since construction; none of calls on a stream.
     [[nodiscard]] std::int64_t allocations() const;
 
 private:

@@ -1,81 +1,26 @@
 // Calls on a CUDA stream: the same bits as calls without one, and one sentence about tensors that no stream can reach.
 #include "support/attention_case.hpp"
+#include "support/on_device.hpp"
 #include "support/target.hpp"
 
+#include "cuda/device.hpp"
 #include "reference.hpp"
 #include "space.hpp"
 #include "workspace.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace flashomp::testing {
 namespace {
 
-/// Device copies of one call's tensors.
-class OnDevice {
-public:
-    explicit OnDevice(const Space& space) : space_(space) {}
-    ~OnDevice()
-    {
-        for (const auto& [host, copy] : copies_) {
-            release(copy, space_);
-        }
-    }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-    TensorView place(HostTensor& tensor)
-    {
-        void* const copy = allocate(tensor.bytes(), space_);
-        copies_.emplace_back(&tensor, copy);
-        copy_in(copy, space_, tensor.data(), tensor.bytes());
-        TensorView view = tensor.view();
-        view.data = copy;
-        view.memory = Memory::device;
-        return view;
-    }
-
-    void download()
-    {
-        for (const auto& [host, copy] : copies_) {
-            copy_out(host->data(), copy, space_, host->bytes());
-        }
-        wait_for(space_);
-    }
-
-private:
-    Space space_;
-    std::vector<std::pair<HostTensor*, void*>> copies_;
-};
-
 class Stream : public TargetTest {
 protected:
-    struct Calls {
-        ForwardArgs forward;
-        BackwardArgs backward;
-    };
-
-    /// The arguments of a case, on the device.
-    static Calls place(OnDevice& device, AttentionCase& attention)
-    {
-        attention.poison_outputs();
-        Calls calls;
-        ForwardArgs& first = calls.forward;
-        BackwardArgs& second = calls.backward;
-        second.q = first.q = device.place(attention.q);
-        second.k = first.k = device.place(attention.k);
-        second.v = first.v = device.place(attention.v);
-        second.o = first.o = device.place(attention.o);
-        second.lse = first.lse = device.place(attention.lse);
-        second.dout = device.place(attention.dout);
-        second.dq = device.place(attention.dq);
-        second.dk = device.place(attention.dk);
-        second.dv = device.place(attention.dv);
-        return calls;
-    }
+    static void expect_hidden(AttentionCase attention, std::int64_t first_key, std::int64_t hidden_keys);
 
     Options on_default_stream() const
     {
@@ -100,7 +45,8 @@ TEST_F(Stream, ResultsAreThoseOfACallWithout)
         AttentionCase queued({2, 4, 2, 100, 130, 64, 64}, dtype, 401);
         static_cast<void>(waited.run(on_target({})));
         OnDevice device({Space::Kind::cuda, 0});
-        const Calls calls = place(device, queued);
+        queued.poison_outputs();
+        const DeviceCalls calls(device, queued);
         for (int repeat = 0; repeat < 3; ++repeat) { // the later ones with the first one's scratch memory
             expect_ran_on_target(forward(calls.forward, on_default_stream()), dtype);
             expect_ran_on_target(backward(calls.backward, on_default_stream()), dtype);
@@ -110,32 +56,97 @@ TEST_F(Stream, ResultsAreThoseOfACallWithout)
     }
 }
 
+/// Runs a case whose K and V hold NaN in `hidden_keys` keys from `first_key` on, which nobody sees.
+void Stream::expect_hidden(AttentionCase attention, std::int64_t first_key, std::int64_t hidden_keys)
+{
+    const std::int64_t width = attention.shape().heads_kv * attention.shape().head_dim;
+    for (HostTensor* const tensor : {&attention.k, &attention.v}) {
+        for (std::int64_t x = first_key * width; x < (first_key + hidden_keys) * width; ++x) {
+            reference::write_element(tensor->view(), x, std::numeric_limits<double>::quiet_NaN());
+        }
+    }
+    OnDevice device({Space::Kind::cuda, 0});
+    attention.poison_outputs();
+    const DeviceCalls calls(device, attention);
+    Options options = attention.options;
+    options.backend = Backend::cuda;
+    options.device.kind = Device::Kind::gpu;
+    options.stream = nullptr;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+        forward(calls.forward, options);
+        backward(calls.backward, options);
+    }
+    device.download();
+    const std::vector<Comparison> results = attention.compare(attention.expected());
+    expect_passed(results);
+    EXPECT_EQ(doubles(attention.dk)[static_cast<std::size_t>(first_key * width)], 0.0);
+}
+
 TEST_F(Stream, HiddenKeysMayHoldAnything)
 {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
-        AttentionCase attention({2, 2, 2, 100, 130, 64, 64}, dtype, 404);
-        for (HostTensor* const tensor : {&attention.k, &attention.v}) {
-            // Keys that no query sees, of the first sequence.
-            for (std::int64_t x = 100 * 2 * 64; x < 130 * 2 * 64; ++x) {
-                reference::write_element(tensor->view(), x, std::numeric_limits<double>::quiet_NaN());
+        for (const std::int64_t head_dim : {64, 128, 192}) {
+            AttentionCase attention({2, 2, 2, 100, 130, head_dim, head_dim}, dtype, 404);
+            attention.options.causal = Causal::top_left;
+            expect_hidden(std::move(attention), 100, 30); // of the first sequence
+        }
+    }
+}
+
+TEST_F(Stream, HiddenKeysOfPackedSequencesMayHoldAnything)
+{
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        // The second sequence has no queries.
+        expect_hidden(AttentionCase({1, 2, 1, 1, 1, 64, 64}, Lengths{{30, 0, 45}, {50, 9, 70}}, dtype, 405), 50, 9);
+    }
+}
+
+TEST_F(Stream, HiddenKeysOfADecodingStepMayHoldAnything)
+{
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        AttentionCase attention({1, 8, 2, 1, 5000, 64, 64}, dtype, 406);
+        attention.options.window = {-1, 0};
+        attention.options.causal = Causal::top_left; // the query sees the first key only
+        expect_hidden(std::move(attention), 1, 4999);
+    }
+}
+
+/// cudaStreamPerThread is one handle for the streams of all threads.
+TEST_F(Stream, ThreadsMayHaveStreamsOfTheSameHandle)
+{
+    constexpr int threads = 4;
+    std::vector<Results> waited(threads), queued(threads);
+    std::vector<std::thread> running;
+    running.reserve(threads);
+    for (int i = 0; i < threads; ++i) {
+        running.emplace_back([&, i] {
+            const auto make = [&] {
+                return AttentionCase({1, 4, 2, 300, 400, 128, 128}, DType::bfloat16,
+                                     static_cast<std::uint64_t>(410 + i));
+            };
+            AttentionCase first = make();
+            static_cast<void>(first.run(on_target({})));
+            waited.at(static_cast<std::size_t>(i)) = first.take_results();
+            AttentionCase second = make();
+            OnDevice device({Space::Kind::cuda, 0});
+            second.poison_outputs();
+            const DeviceCalls calls(device, second);
+            Options options = on_target({});
+            options.stream = reinterpret_cast<void*>(std::uintptr_t{2}); // cudaStreamPerThread
+            for (int repeat = 0; repeat < 20; ++repeat) {
+                forward(calls.forward, options);
+                backward(calls.backward, options);
             }
-        }
-        OnDevice device({Space::Kind::cuda, 0});
-        const Calls calls = place(device, attention);
-        Options options = on_default_stream();
-        options.causal = Causal::top_left;
-        for (int repeat = 0; repeat < 2; ++repeat) {
-            forward(calls.forward, options);
-            backward(calls.backward, options);
-        }
-        device.download();
-        for (const HostTensor* const result :
-             {&attention.o, &attention.lse, &attention.dq, &attention.dk, &attention.dv}) {
-            for (const double x : doubles(*result)) {
-                ASSERT_TRUE(std::isfinite(x));
-            }
-        }
-        EXPECT_EQ(doubles(attention.dk)[100 * 2 * 64], 0.0);
+            wait_for({Space::Kind::cuda, 0, *options.stream});
+            device.download();
+            queued.at(static_cast<std::size_t>(i)) = second.take_results();
+        });
+    }
+    for (std::thread& thread : running) {
+        thread.join();
+    }
+    for (std::size_t i = 0; i < threads; ++i) {
+        expect_same_bits(waited[i], queued[i]);
     }
 }
 
@@ -145,17 +156,20 @@ TEST_F(Stream, AllocatesNothingOnceWarm)
     for (const std::int64_t head_dim : {64, 192}) { // backward in one kernel, and in two
         AttentionCase attention({2, 4, 2, 300, 330, head_dim, head_dim}, DType::bfloat16, 403);
         OnDevice device(space);
-        const Calls calls = place(device, attention);
+        attention.poison_outputs();
+        const DeviceCalls calls(device, attention);
         const auto call = [&] {
             forward(calls.forward, on_default_stream());
             backward(calls.backward, on_default_stream());
         };
         call();
+        const std::int64_t reserved = cuda::reserved_bytes(0);
         const WorkspaceWatch watch(space);
         for (int repeat = 0; repeat < 3; ++repeat) {
             call();
         }
         EXPECT_EQ(watch.allocations(), 0);
+        EXPECT_EQ(cuda::reserved_bytes(0), reserved);
         EXPECT_GT(watch.peak_bytes(), 0); // what there was to watch
         device.download();
     }

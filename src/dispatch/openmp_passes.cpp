@@ -1,0 +1,91 @@
+#include "openmp_passes.hpp"
+
+#include "calls.hpp"
+#include "host_threads.hpp"
+#include "image.hpp"
+#include "workspace.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <cstddef>
+
+namespace flashomp {
+
+namespace {
+
+offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::Call* there)
+{
+    switch (pass.machine) {
+    case Machine::hopper:
+        return offload::run_hopper(here, there);
+    case Machine::tensor:
+        return offload::run_tensor(here, there);
+    case Machine::plain:
+        return offload::run_plain(here, there);
+    case Machine::host:
+    case Machine::automatic:
+        break;
+    }
+    return pass.isa->run(there->params, there->launch);
+}
+
+offload::Ran merge(const offload::MergeParams& here, const offload::MergeParams* there, const Hardware& hardware)
+{
+    return hardware.is_device ? offload::run_merge(there, offload::merge_units(here), hardware.device)
+                              : hardware.isa->merge(here, host_threads(hardware.threads, offload::merge_units(here)));
+}
+
+/// Calls run(pass, here, there) for each pass, then merges.
+template <class F>
+offload::Ran run_all(const Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware,
+                     F run)
+{
+    const Space space = space_of(hardware, problem.choice);
+    const Workspace crews(plan.crew_memory_bytes, space);
+    const Calls calls(plan, problem, params, crews.floats(), space);
+    offload::Ran all{hardware.is_device};
+    const auto count = [&all](const offload::Ran& ran) {
+        all.on_device = all.on_device && ran.on_device;
+        all.all_is_finite = all.all_is_finite && ran.all_is_finite;
+    };
+    for (std::size_t i = 0; i < plan.passes.size(); ++i) {
+        count(run(plan.passes[i], calls.here(i), calls.there(i)));
+    }
+    if (plan.merges) {
+        count(merge(calls.merge_here(), calls.merge_there(), hardware));
+    }
+    return all;
+}
+
+} // namespace
+
+offload::Ran run_openmp_passes(const Plan& plan, const Problem& problem, const offload::Params& params,
+                               const Hardware& hardware)
+{
+    return run_all(plan, problem, params, hardware, run_pass);
+}
+
+offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const offload::Params& params,
+                                const Hardware& hardware)
+{
+    if (!offload::has_visible_machine()) {
+        throw Error("a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
+                    "not beside libflashomp or cannot be loaded.");
+    }
+    return run_all(plan, problem, params, hardware,
+                   [](const PassPlan&, const offload::Call& here, offload::Call* there) {
+                       return offload::run_visible(here, there);
+                   });
+}
+
+offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space)
+{
+    Image image(space);
+    const std::int64_t at = image.reserve<offload::MergeParams>();
+    image.place();
+    image.write(at, &params);
+    image.send();
+    return merge(params, image.address<offload::MergeParams>(at), hardware);
+}
+
+} // namespace flashomp

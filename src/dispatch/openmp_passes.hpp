@@ -1,0 +1,24 @@
+// The OpenMP backend's part of a call: passes as target regions or on host threads, each of which has ended on return.
+#pragma once
+
+#include "place.hpp"
+#include "plan.hpp"
+#include "problem.hpp"
+
+#include "merge.hpp"
+
+namespace flashomp {
+
+/// Runs the passes of the plan and the merge of split keys.
+offload::Ran run_openmp_passes(const Plan& plan, const Problem& problem, const offload::Params& params,
+                               const Hardware& hardware);
+
+/// The same on the plain machine whose sums leave out hidden pairs (offload/tile/visible.hpp). Throws Error where its
+/// library is missing.
+offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const offload::Params& params,
+                                const Hardware& hardware);
+
+/// Runs a merge of two parts.
+offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space);
+
+} // namespace flashomp
