@@ -241,7 +241,8 @@ protected:
     using Vector = typename Lanes::Vector;
     enum : int { chains = 4 }; // sums and maxima in flight: as many as an addition takes cycles
 
-    /// A sum of vectors, in a few chains whose number is part of the result.
+    /// A sum of vectors, in a few chains. Their number, and the chain that a vector goes to by its place in the tile,
+    /// are part of the result: so zeros at the end of a longer tile change no bit.
     struct Sums {
         Vector part[chains] = {};
         FLASHOMP_INLINE explicit Sums(Vector start) { part[0] = start; }
@@ -255,8 +256,8 @@ protected:
                     part[i] += f(c + i);
                 }
             }
-            for (; c < count; ++c) {
-                part[0] += f(c);
+            for (int i = 0; c < count; ++c, ++i) {
+                part[i] += f(c);
             }
         }
         [[nodiscard]] FLASHOMP_INLINE Vector get() const

@@ -1,12 +1,14 @@
 #include "check.hpp"
 
-#include "accuracy.hpp"
 #include "memory.hpp"
 #include "validate.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -16,6 +18,7 @@ namespace {
 
 using reference::Chosen;
 using reference::ChosenValues;
+using reference::Result;
 using Values = std::vector<double>;
 
 /// The case as a problem of host tensors, with the results as they are now.
@@ -48,55 +51,134 @@ const Values& values_of(const ChosenValues& part, std::size_t span, Keys tensor)
 {
     return part.keys.at(span).*tensor;
 }
-std::size_t spans_of(const ChosenValues& part, Rows /*tensor*/)
+const std::vector<reference::Span>& spans_of(const Chosen& part, Rows /*tensor*/)
 {
-    return part.rows.size();
+    return part.rows;
 }
-std::size_t spans_of(const ChosenValues& part, Keys /*tensor*/)
+const std::vector<reference::Span>& spans_of(const Chosen& part, Keys /*tensor*/)
 {
-    return part.keys.size();
+    return part.keys;
+}
+
+/// One span of a tensor, of all parts that have it: [heads of all parts, rows or keys, width].
+struct Span {
+    Values actual, exact, naive;
+    std::vector<std::uint8_t> few_keys; ///< for each row or key
+    std::int64_t rows = -1;             ///< of each head; 0 where heads have different numbers of them
+};
+
+void append(Values& all, const Values& more)
+{
+    all.insert(all.end(), more.begin(), more.end());
 }
 
 /// Compares one tensor of all parts, each span on its own over all parts that have it.
 class Comparison {
 public:
-    Comparison(const std::vector<ChosenValues>& actual, const std::vector<ChosenValues>& exact)
-        : actual_(actual), exact_(exact)
+    Comparison(const Problem& problem, const std::vector<Chosen>& parts, const Expected& expected, Rule rule,
+               Accuracy& accuracy)
+        : problem_(problem), parts_(parts), exact_(expected.exact), rule_(rule), accuracy_(accuracy)
     {
+        std::transform(parts.begin(), parts.end(), std::back_inserter(actual_),
+                       [&](const Chosen& part) { return reference::results_of(problem, part); });
+        for (const ChosenValues& part : exact_) {
+            for (const ChosenValues::Rows& rows : part.rows) {
+                largest_lse_ = std::max(largest_lse_, reference::largest_of(rows.lse));
+            }
+        }
     }
 
-    /// Sets error and bound of the span that comes nearest to its bound.
+    [[nodiscard]] const std::vector<ChosenValues>& actual() const { return actual_; }
+
+    /// Sets error and bound to the largest difference of the span that comes nearest to its bound, and tells the
+    /// accuracy about every other limit.
     template <class Tensor>
-    void compare(Tensor tensor, double factor, const std::vector<ChosenValues>& naive, double& error,
+    void compare(Result result, Tensor tensor, DType dtype, const std::vector<ChosenValues>& naive, double& error,
                  double& bound) const
     {
         std::size_t spans = 0;
-        for (const ChosenValues& part : exact_) {
-            spans = std::max(spans, spans_of(part, tensor));
+        for (const Chosen& part : parts_) {
+            spans = std::max(spans, spans_of(part, tensor).size());
         }
         double worst = -1;
-        for (std::size_t span = 0; span < spans; ++span) {
-            double own = 0;
-            double of_naive = 0;
-            for (std::size_t i = 0; i < exact_.size(); ++i) {
-                if (span < spans_of(exact_[i], tensor)) {
-                    const Values& exact = values_of(exact_[i], span, tensor);
-                    own = std::max(own, reference::max_error(values_of(actual_.at(i), span, tensor), exact));
-                    of_naive = std::max(of_naive, reference::naive_error(values_of(naive.at(i), span, tensor), exact));
-                }
-            }
-            const double allowed = reference::tolerance(factor, of_naive);
-            if (own / allowed > worst) {
-                worst = own / allowed;
-                error = own;
-                bound = allowed;
+        for (std::size_t i = 0; i < spans; ++i) {
+            const Span span = span_of(i, tensor, naive);
+            const reference::Verdict verdict = judged(result, dtype, span);
+            accuracy_.take(reference::name_of(result), verdict);
+            const reference::Limit& largest = verdict.largest();
+            if (!(largest.value / largest.bound <= worst)) {
+                worst = largest.value / largest.bound;
+                error = largest.value;
+                bound = largest.bound;
             }
         }
     }
 
 private:
-    const std::vector<ChosenValues>& actual_;
+    template <class Tensor>
+    [[nodiscard]] Span span_of(std::size_t index, Tensor tensor, const std::vector<ChosenValues>& naive) const
+    {
+        Span all;
+        for (std::size_t i = 0; i < parts_.size(); ++i) {
+            const std::vector<reference::Span>& spans = spans_of(parts_[i], tensor);
+            if (index >= spans.size()) {
+                continue;
+            }
+            const reference::Span& span = spans[index];
+            const Values& exact = values_of(exact_[i], index, tensor);
+            append(all.actual, values_of(actual_.at(i), index, tensor));
+            append(all.exact, exact);
+            append(all.naive, values_of(naive.at(i), index, tensor));
+            all.rows = all.rows == -1 || all.rows == span.count ? span.count : 0;
+            if (std::is_same_v<Tensor, Rows>) {
+                const std::vector<std::uint8_t> few =
+                    reference::rows_of_few_keys(problem_, parts_[i].sequence, span.first, span.first + span.count);
+                for (std::int64_t head = 0; head < problem_.heads_q / problem_.heads_kv; ++head) {
+                    all.few_keys.insert(all.few_keys.end(), few.begin(), few.end());
+                }
+            } else { // a sum over rows, some of which may see few
+                all.few_keys.push_back(sees_few(parts_[i]));
+            }
+        }
+        return all;
+    }
+
+    /// Whether a row that is compared sees few keys: the first do, under a causal mask.
+    [[nodiscard]] std::uint8_t sees_few(const Chosen& part) const
+    {
+        return std::any_of(part.rows.begin(), part.rows.end(), [&](const reference::Span& span) {
+            const auto few = reference::rows_of_few_keys(problem_, part.sequence, span.first, span.first + span.count);
+            return std::find(few.begin(), few.end(), 1) != few.end();
+        });
+    }
+
+    [[nodiscard]] reference::Verdict judged(Result result, DType dtype, const Span& span) const
+    {
+        if (rule_ == Rule::wide) {
+            const bool is_output = result == Result::o || result == Result::lse;
+            const double factor = is_output ? reference::output_factor : reference::gradient_factor;
+            return {{{"largest difference", reference::max_error(span.actual, span.exact),
+                      reference::tolerance(factor, reference::naive_error(span.naive, span.exact))}}};
+        }
+        const bool has_width = result != Result::lse;
+        const bool is_value = result == Result::o || result == Result::dv;
+        reference::Judged how;
+        how.result = result;
+        how.dtype = dtype;
+        how.row_elements = has_width ? (is_value ? problem_.head_dim_v : problem_.head_dim) : 1;
+        how.rows = span.rows;
+        how.few_keys = span.few_keys;
+        how.largest_lse = largest_lse_;
+        return reference::judge(how, span.actual, span.exact, span.naive);
+    }
+
+    const Problem& problem_;
+    const std::vector<Chosen>& parts_;
     const std::vector<ChosenValues>& exact_;
+    std::vector<ChosenValues> actual_;
+    double largest_lse_ = 0;
+    Rule rule_;
+    Accuracy& accuracy_;
 };
 
 /// How far o is from what it would be with inputs of float32.
@@ -126,10 +208,17 @@ void compare_unrounded(BenchCase& bench, Problem problem, const std::vector<Chos
 
 } // namespace
 
-bool Accuracy::is_good() const
+void Accuracy::take(std::string_view result, const reference::Verdict& verdict)
 {
-    const bool gradients = !has_gradients || (dq <= bound_dq && (!has_dkv || (dk <= bound_dk && dv <= bound_dv)));
-    return o <= bound_o && lse <= bound_lse && gradients;
+    if (!verdict.passed()) {
+        failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", result, verdict.failures());
+    }
+    const reference::Limit& limit = verdict.nearest();
+    const double share = limit.bound > 0 ? limit.value / limit.bound : (limit.value > 0 ? HUGE_VAL : 0.0);
+    if (nearest.empty() || !(share <= nearest_share)) {
+        nearest = fmt::format("{}, {}", result, limit.name);
+        nearest_share = share;
+    }
 }
 
 std::string Accuracy::text() const
@@ -142,7 +231,7 @@ std::string Accuracy::text() const
     if (has_gradients && has_dkv) {
         text += fmt::format(", dk {:.2e} (bound {:.2e}), dv {:.2e} (bound {:.2e})", dk, bound_dk, dv, bound_dv);
     }
-    return text;
+    return failures.empty() ? text : fmt::format("{}; beyond its bound: {}", text, failures);
 }
 
 Expected expected(BenchCase& bench, bool backward)
@@ -166,33 +255,30 @@ Expected expected(BenchCase& bench, bool backward)
     return result;
 }
 
-Accuracy check(BenchCase& bench, bool backward, const Expected& expected)
+Accuracy check(BenchCase& bench, bool backward, const Expected& expected, Rule rule)
 {
     Accuracy result;
     result.sample.emplace(bench.shape());
-    const Sample& sample = *result.sample;
-    result.compared = sample.text(backward);
+    const std::vector<Chosen>& parts = result.sample->parts;
+    result.compared = result.sample->text(backward);
     const Problem problem = problem_of(bench, backward);
-    std::vector<ChosenValues> actual;
-    std::transform(sample.parts.begin(), sample.parts.end(), std::back_inserter(actual),
-                   [&](const Chosen& part) { return reference::results_of(problem, part); });
-    const Comparison comparison(actual, expected.exact);
-    using reference::gradient_factor;
-    using reference::output_factor;
-    comparison.compare(&ChosenValues::Rows::o, output_factor, expected.naive, result.o, result.bound_o);
-    comparison.compare(&ChosenValues::Rows::lse, output_factor, expected.single, result.lse, result.bound_lse);
+    // The naive baseline of 8 bits rounds P to them, which a sum of products need not.
+    const DType dtype = bench.dtype();
+    const Comparison comparison(problem, parts, expected, dtype == DType::float8_e4m3 ? Rule::wide : rule, result);
+    comparison.compare(Result::o, &ChosenValues::Rows::o, dtype, expected.naive, result.o, result.bound_o);
+    comparison.compare(Result::lse, &ChosenValues::Rows::lse, DType::float32, expected.single, result.lse,
+                       result.bound_lse);
     if (!backward) {
         if (bench.unrounded() != nullptr) {
-            compare_unrounded(bench, problem, actual, result);
+            compare_unrounded(bench, problem, comparison.actual(), result);
         }
         return result;
     }
     result.has_gradients = true;
-    result.has_dkv =
-        std::any_of(sample.parts.begin(), sample.parts.end(), [](const Chosen& part) { return !part.keys.empty(); });
-    comparison.compare(&ChosenValues::Rows::dq, gradient_factor, expected.naive, result.dq, result.bound_dq);
-    comparison.compare(&ChosenValues::Keys::dk, gradient_factor, expected.naive, result.dk, result.bound_dk);
-    comparison.compare(&ChosenValues::Keys::dv, gradient_factor, expected.naive, result.dv, result.bound_dv);
+    result.has_dkv = std::any_of(parts.begin(), parts.end(), [](const Chosen& part) { return !part.keys.empty(); });
+    comparison.compare(Result::dq, &ChosenValues::Rows::dq, dtype, expected.naive, result.dq, result.bound_dq);
+    comparison.compare(Result::dk, &ChosenValues::Keys::dk, dtype, expected.naive, result.dk, result.bound_dk);
+    comparison.compare(Result::dv, &ChosenValues::Keys::dv, dtype, expected.naive, result.dv, result.bound_dv);
     return result;
 }
 

@@ -1,20 +1,30 @@
 // Are the results right? Asked before anything is timed, and of what the timed calls left.
 #pragma once
 
+#include "accuracy.hpp"
 #include "bench_case.hpp"
 #include "reference.hpp"
 #include "sample.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flashomp::bench {
 
+/// By what results are judged.
+enum class Rule : std::uint8_t {
+    strict, ///< reference::judge()
+    wide    ///< reference::tolerance(), FlashAttention-2's own: for yardsticks and for 8 bits
+};
+
 /// Errors of what was compared against the float64 reference, and what the tolerance rule allows
 /// (reference/accuracy.hpp). The rule is applied to each block of rows or keys, over all heads compared, so that early
-/// rows of a causal mask, whose errors are large, excuse no others; the error and bound here are those of the block
-/// that comes nearest to its bound, or goes farthest beyond.
+/// rows of a causal mask, whose errors are large, excuse no others. The errors and bounds here are largest differences,
+/// those of the block that comes nearest to its bound or goes farthest beyond. The rule has other limits, too: failures
+/// names what any of them refused.
 struct Accuracy {
     double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
     double bound_o = 0, bound_lse = 0, bound_dq = 0, bound_dk = 0, bound_dv = 0;
@@ -26,8 +36,14 @@ struct Accuracy {
     bool after_timing = false; ///< compared again, in outputs that were filled with NaN before the timed calls
     std::string compared;      ///< Sample::text()
     std::optional<Sample> sample;
+    std::string failures;     ///< "dq: root mean square 2.1e-3 > 1e-3; dk: ..."
+    std::string nearest;      ///< "dq, root mean square": of all limits, the one that failed or is nearest to failing
+    double nearest_share = 0; ///< its value over its bound
 
-    [[nodiscard]] bool is_good() const;
+    [[nodiscard]] bool is_good() const { return failures.empty(); }
+
+    /// Takes in how a block of a result was judged.
+    void take(std::string_view result, const reference::Verdict& verdict);
 
     /// "error of o 1e-2 (bound 1e-3)" and so on, for a result that is not.
     [[nodiscard]] std::string text() const;
@@ -47,6 +63,6 @@ struct Expected {
 
 /// The same with what expected() gave for the case, which takes most of the time. What it gave for backward serves
 /// forward as well.
-[[nodiscard]] Accuracy check(BenchCase& bench, bool backward, const Expected& expected);
+[[nodiscard]] Accuracy check(BenchCase& bench, bool backward, const Expected& expected, Rule rule = Rule::strict);
 
 } // namespace flashomp::bench

@@ -53,6 +53,8 @@ void add_accuracy(Json& json, const Accuracy& accuracy)
         json["error_o_unrounded"] = *accuracy.unrounded_o;
         json["rms_o_unrounded"] = *accuracy.unrounded_rms;
     }
+    json["nearest_limit"] = accuracy.nearest;
+    json["nearest_limit_share"] = accuracy.nearest_share;
     json["compared"] = accuracy.compared;
     json["compared_after_timing"] = accuracy.after_timing;
     if (accuracy.sample) {

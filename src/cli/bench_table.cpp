@@ -30,8 +30,7 @@ BenchTable::BenchTable(const bench::RunSettings& settings, const bench::Runner& 
     add(true, "spread", 7);
     add(true, "speed", 13);
     add(true, "peak memory", 11);
-    add(true, "error of o", 10);
-    add(true, "bound", 7);
+    add(true, "nearest to its bound", 30);
     add(has_rms_, "rms to float32 inputs", 7);
     add(has_queue_, "queued in", 9);
 }
@@ -69,8 +68,7 @@ std::string BenchTable::line(const bench::Row& row)
     add(true, if_timed(fmt::format("{:.1f} %", 100.0 * row.timing.spread())));
     add(true, if_timed(decimal_text(row.flops_per_second(), "FLOP/s")));
     add(true, row.peak_bytes ? bytes_text(*row.peak_bytes) : if_timed("unknown"));
-    add(true, if_timed(error_text(row.accuracy.o)));
-    add(true, if_timed(error_text(row.accuracy.bound_o)));
+    add(true, if_timed(fmt::format("{} {:.0f} %", row.accuracy.nearest, 100.0 * row.accuracy.nearest_share)));
     add(has_rms_, row.accuracy.unrounded_rms ? fmt::format("{:.1f} %", 100.0 * *row.accuracy.unrounded_rms) : "");
     add(has_queue_, row.queue_seconds ? time_text(*row.queue_seconds) : "");
     cells.push_back(row.failure);

@@ -42,7 +42,7 @@ void print_tuned(const std::vector<bench::Tuned>& all)
             continue;
         }
         Table table;
-        table.add({"candidate", "ran as", "median", "auto's time / its", "error of o", "bound", ""});
+        table.add({"candidate", "ran as", "median", "auto's time / its", "nearest to its bound", ""});
         int refused = 0;
         for (const bench::Trial& trial : tuned.trials) {
             if (!trial.failure.empty() && !trial.is_wrong) {
@@ -51,7 +51,8 @@ void print_tuned(const std::vector<bench::Tuned>& all)
             }
             table.add({tuning::text_of(trial.choice), trial.machine, trial.is_wrong ? "" : time_text(trial.seconds),
                        trial.is_wrong ? "" : fmt::format("{:.2f}", ratio_of(tuned, trial)),
-                       error_text(trial.accuracy.o), error_text(trial.accuracy.bound_o), verdict(tuned, trial)});
+                       fmt::format("{} {:.0f} %", trial.accuracy.nearest, 100.0 * trial.accuracy.nearest_share),
+                       verdict(tuned, trial)});
         }
         fmt::print("{}{}\n", table.text(),
                    refused > 0 ? fmt::format("{} more cannot run there; --json says why\n", refused) : "");

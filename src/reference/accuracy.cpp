@@ -3,6 +3,7 @@
 #include "head.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -186,6 +187,12 @@ void judge_bias(const Factors& factors, const Errors& errors, std::vector<Limit>
 
 } // namespace
 
+std::string_view name_of(Result result)
+{
+    constexpr std::array<std::string_view, 7> names{"o", "lse", "dq", "dk", "dv", "dbias", "dsink"};
+    return names.at(static_cast<std::size_t>(result));
+}
+
 Rounding rounding_of(DType dtype)
 {
     switch (dtype) {
@@ -243,18 +250,26 @@ std::string Verdict::failures() const
 
 std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem)
 {
-    constexpr int few = 16;
     std::vector<std::uint8_t> rows;
     for (std::int64_t b = 0; problem.seqlen_q > 0 && b < problem.batch; ++b) {
-        const Sequence sequence = sequence_of(problem, b);
-        const Head head{problem, sequence, 0};
-        for (std::int64_t i = 0; i < sequence.length_q; ++i) {
-            int seen = 0;
-            for (std::int64_t j = 0; j < sequence.length_k && seen < few; ++j) {
-                seen += head.visible(i, j) ? 1 : 0;
-            }
-            rows.push_back(seen > 0 && seen < few ? 1 : 0);
+        const auto of_one = rows_of_few_keys(problem, b, 0, sequence_of(problem, b).length_q);
+        rows.insert(rows.end(), of_one.begin(), of_one.end());
+    }
+    return rows;
+}
+
+std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem, std::int64_t sequence, std::int64_t first,
+                                           std::int64_t last)
+{
+    constexpr int few = 16;
+    std::vector<std::uint8_t> rows;
+    const Head head{problem, sequence_of(problem, sequence), 0};
+    for (std::int64_t i = first; i < last; ++i) {
+        int seen = 0;
+        for (std::int64_t j = 0; j < head.sequence.length_k && seen < few; ++j) {
+            seen += head.visible(i, j) ? 1 : 0;
         }
+        rows.push_back(seen > 0 && seen < few ? 1 : 0);
     }
     return rows;
 }

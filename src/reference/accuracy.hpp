@@ -1,4 +1,4 @@
-// The tolerance rule, which everything that judges a result uses. It is that of FlashAttention-2's own tests,
+// The tolerance rule, by which tests, check, bench and tune judge results. It is that of FlashAttention-2's own tests,
 //     max|result - exact| <= factor · max|naive - exact| + slack,
 // made tighter, and joined by limits on what a largest difference does not show: the root of the mean square, a common
 // factor, the mean, and each of these in blocks of rows, so that early rows of a causal mask do not excuse late ones.
@@ -10,11 +10,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flashomp::reference {
 
-inline constexpr double output_factor = 2.0; ///< of o and LSE; judge() is stricter in 16 bits
+inline constexpr double output_factor = 2.0; ///< of o and LSE
 inline constexpr double gradient_factor = 3.0;
 
 /// The naive baseline of a dtype.
@@ -28,10 +29,13 @@ inline constexpr double gradient_factor = 3.0;
 /// the result.
 [[nodiscard]] double naive_error(const std::vector<double>& naive, const std::vector<double>& exact);
 
-/// What FlashAttention-2's rule allows.
+/// What FlashAttention-2's rule allows: of yardsticks and of 8 bits. judge() is stricter.
 [[nodiscard]] double tolerance(double factor, double naive_error);
 
 enum class Result : std::uint8_t { o, lse, dq, dk, dv, dbias, dsink };
+
+/// "o", "lse", ...
+[[nodiscard]] std::string_view name_of(Result result);
 
 /// One property of a result's errors, and what it may be.
 struct Limit {
@@ -68,6 +72,10 @@ struct Judged {
 /// For each query row, batch entry after batch entry, whether it sees some keys but fewer than 16. There the rounding
 /// of O, which D = Σ dO∘O takes over, counts most, and naive attention, which takes D from P, has none of it.
 [[nodiscard]] std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem);
+
+/// The same of rows [first, last) of one sequence.
+[[nodiscard]] std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem, std::int64_t sequence,
+                                                         std::int64_t first, std::int64_t last);
 
 /// max |x| of the numbers that are finite. Of LSE it says how large scores are, and so how much of them float32 keeps.
 [[nodiscard]] double largest_of(const std::vector<double>& values);

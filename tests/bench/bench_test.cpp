@@ -198,6 +198,25 @@ TEST(BenchCheck, EarlyRowsOfACausalMaskExcuseNoLaterOnes)
     EXPECT_FALSE(check(*bench, false, right).is_good());
 }
 
+TEST(BenchCheck, AFactorTooSmallForALargestDifferenceIsSeen)
+{
+    const auto bench = with_results("b1_h2_n1024_d64", DType::bfloat16);
+    const Expected right = expected(*bench, true);
+    ASSERT_TRUE(check(*bench, true, right).is_good()) << check(*bench, true, right).text();
+    const BackwardArgs args = bench->on_host();
+    for (const auto& [view, name] : {std::pair{args.dq, "dq"}, std::pair{args.dk, "dk"}, std::pair{args.dv, "dv"}}) {
+        auto* const values = static_cast<Eigen::bfloat16*>(view.data);
+        const std::vector<Eigen::bfloat16> before(values, values + view.elements());
+        std::transform(before.begin(), before.end(), values,
+                       [](Eigen::bfloat16 x) { return static_cast<Eigen::bfloat16>(1.005F * static_cast<float>(x)); });
+        const Accuracy accuracy = check(*bench, true, right);
+        EXPECT_FALSE(accuracy.is_good()) << name;
+        EXPECT_NE(accuracy.failures.find(std::string(name) + ": common factor"), std::string::npos)
+            << accuracy.failures;
+        std::copy(before.begin(), before.end(), values);
+    }
+}
+
 TEST(BenchCheck, LseIsHeldToFloat32WhateverTheDtype)
 {
     const auto bench = with_results("b1_h2_n256_d32", DType::bfloat16);

@@ -76,13 +76,26 @@ TEST_P(Determinism, AnyNumberOfThreadsWithManyRows)
         GTEST_SKIP() << "only the host machine's blocks depend on the number of threads";
     }
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-        for (const auto& [causal, left] :
-             {std::pair{Causal::none, -1}, std::pair{Causal::top_left, -1}, std::pair{Causal::bottom_right, 300}}) {
-            AttentionCase attention({1, 2, 1, 700, 530, 40, 24}, dtype, 36);
+        struct Mask {
+            Causal causal = Causal::none;
+            Window window = {};
+            int padding = 0; ///< keys at the start
+        };
+        // Diagonals that end a block's last tile in the middle of four keys, and padding that starts the first there.
+        for (const auto& [causal, window, padding] :
+             {Mask{}, Mask{Causal::top_left}, Mask{Causal::bottom_right}, Mask{Causal::bottom_right, {300, -1}},
+              Mask{Causal::none, {-1, 3}}, Mask{Causal::top_left, {}, 37}, Mask{Causal::bottom_right, {}, 38}}) {
+            AttentionCase attention({1, 2, 1, 700, 731, 40, 24}, dtype, 36);
             attention.poison_outputs();
             Options options = on_target({});
+            if (padding > 0) {
+                attention.add_key_padding(0.0);
+                auto* const mask = static_cast<std::uint8_t*>(attention.key_padding_mask.data());
+                std::fill(mask, mask + padding, std::uint8_t{0});
+                options.key_padding_mask = attention.options.key_padding_mask;
+            }
             options.causal = causal;
-            options.window.left = left;
+            options.window = window;
             options.threads = 1;
             forward(attention.forward_args(), options);
             const HostTensor o = HostTensor::copy_of(attention.o.view());
