@@ -19,7 +19,8 @@ FILE = results.ROOT / "bench" / "ages.json"
 # An exclusion holds for all paths of a list, wherever it stands.
 ALGORITHM = (":(glob)offload/*.hpp", "offload/tile/element.hpp", "offload/tile/machine.hpp", "offload/tile/math.hpp",
              "include/flashomp/dropout.hpp")
-SCHEDULE = ("src/plan/", "src/dispatch/")  # block sizes, crews, where tensors and scratch memory are
+# Block sizes, crews, where tensors and scratch memory are, threads of the host, the tables that are shipped.
+SCHEDULE = ("src/plan/", "src/dispatch/", "src/core/host_threads.cpp", "src/tuning/")
 HOST = ALGORITHM + SCHEDULE + (
     "offload/CMakeLists.txt", "offload/launch_host.cpp", "offload/host_isas.cpp",
     "offload/tile/finite_check.hpp", "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp",

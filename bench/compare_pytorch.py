@@ -116,7 +116,7 @@ def environment_of(arguments, folders=()):
 
 
 def inputs_of(arguments, shape, dtype):
-    """{name: (type, extents, bytes)}: q, k, v and dout as flashomp times them, [batch, rows, heads, depth]. None where
+    """{name: (type, extents, bytes)}: q, k, v and do as flashomp times them, [batch, rows, heads, depth]. None where
     flashomp refuses the shape."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "inputs.safetensors"
@@ -261,7 +261,12 @@ def run(arguments, pytorch):
                 continue
             if time.monotonic() - start > arguments.seconds:
                 print(f"stopped before {dtype} {shape}: {arguments.seconds:g} s are over; --resume goes on.", flush=True)
-                break
+                context["stopped"] = {"before": f"{dtype} {shape}", "seconds": arguments.seconds,
+                                      "shapes_asked_for": len(arguments.all_shapes) * len(arguments.dtype)}
+                for server in servers:
+                    server.close()
+                write(arguments.out, context, rows)
+                return rows
             ours, new = [], []
             turns = [lambda server=server: server.rows(shape) for server in servers]
             if pytorch:

@@ -48,7 +48,7 @@ class Pytorch:
         """Yields (direction, call): what is to be timed, on inputs that are there."""
         torch, s = self.torch, sizes(shape)
         q, k, v = (self.tensor(inputs[name], layout).detach().requires_grad_(True) for name in "qkv")
-        dout = self.tensor(inputs["dout"], layout)
+        dout = self.tensor(inputs["do"], layout)
         grouped = {"enable_gqa": True} if s["heads_q"] != s["heads_kv"] else {}
 
         def attention():

@@ -120,7 +120,7 @@ int write_inputs(const BenchFlags& flags, const std::vector<cost::Shape>& shapes
     const bench::RunSettings settings = settings_of(flags);
     bench::BenchCase bench(shapes.front(), settings.dtype, {}, Space{});
     const BackwardArgs args = bench.on_host();
-    std::map<std::string, ConstTensorView> tensors{{"q", args.q}, {"k", args.k}, {"v", args.v}, {"dout", args.dout}};
+    std::map<std::string, ConstTensorView> tensors{{"q", args.q}, {"k", args.k}, {"v", args.v}, {"do", args.dout}};
     const Options scales = bench.scales_on_host();
     for (const auto& [name, scale] : {std::pair{"q_scale", &scales.q_scale}, std::pair{"k_scale", &scales.k_scale},
                                       std::pair{"v_scale", &scales.v_scale}}) {
@@ -132,8 +132,24 @@ int write_inputs(const BenchFlags& flags, const std::vector<cost::Shape>& shapes
     return status_ok;
 }
 
+/// Each output needs a file of its own: what is written last would be all that is left.
+void refuse_same_file(const BenchFlags& flags)
+{
+    const auto same = [](const std::string& a, const std::string& b) {
+        std::error_code error;
+        return !a.empty() && !b.empty() &&
+               (std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error) ||
+                std::filesystem::equivalent(a, b, error));
+    };
+    if (same(flags.out, flags.csv)) {
+        throw Error(
+            fmt::format("--out and --csv were the same file, {}; allowed are two files.", printable(flags.csv, 100)));
+    }
+}
+
 int run_bench(const BenchFlags& flags)
 {
+    refuse_same_file(flags);
     const std::vector<cost::Shape> shapes = shapes_of(flags.what);
     if (flags.what.file == "-") {
         return serve(flags);
@@ -201,7 +217,7 @@ void add_bench_command(CLI::App& app, Command& chosen)
         ->group("Output");
     command
         ->add_option("--inputs", flags->inputs,
-                     "run nothing; write the q, k, v and dout that calls of the one shape are given")
+                     "run nothing; write q, k, v and do of the calls of the one shape, as backward --in takes them")
         ->type_name("FILE.safetensors")
         ->group("Output");
     add_number(*command, "--only-calls", flags->only_calls, 0, 1000000, "")->group(""); // for --measure-traffic

@@ -118,7 +118,10 @@ void print_as_text(const std::vector<CaseResult>& results, const Tally& count, c
             const Comparison* const found = result.find(name);
             row.push_back(found == nullptr ? ""
                                            : fmt::format("{}{}{}", error_text(found->error()),
-                                                         found->passed() ? "/" : ">", error_text(found->bound())));
+                                                         found->error() > found->bound() ? ">"
+                                                         : found->passed()               ? "/"
+                                                                                         : "!",
+                                                         error_text(found->bound())));
         }
         row.push_back(time_text(result.forward.seconds + result.backward.seconds));
         row.push_back(bytes_text(std::max(result.forward.extra_bytes, result.backward.extra_bytes)));

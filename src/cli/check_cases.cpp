@@ -57,7 +57,7 @@ template <class Allowed>
 void require_object(const json& value, const Allowed& allowed, const Place& place)
 {
     if (!value.is_object()) {
-        place.refuse("an object is needed");
+        place.refuse(fmt::format("an object is needed, not {}", value.type_name()));
     }
     for (const auto& [key, ignored] : value.items()) {
         if (std::find(allowed.begin(), allowed.end(), std::string_view(key)) == allowed.end()) {

@@ -24,7 +24,8 @@ using flashomp::cli::Command;
 
 constexpr const char* about = R"(Exact attention (FlashAttention) on CPUs and GPUs, from one OpenMP source.
 
-Exit status: 0 success, 1 check, bench or tune found something that falls short, 2 bad input (nothing is written).)";
+Exit status: 0 success, 1 check, bench or tune found something that falls short, 2 bad input (nothing is written), or
+results that cannot be printed (files are written).)";
 
 constexpr const char* examples = R"(Examples:
   flashomp info
@@ -40,7 +41,8 @@ int fail(const std::string& sentence)
 }
 
 constexpr const char* stdout_is_full =
-    "the results cannot be printed to standard output; it must be open and have room for them.";
+    "the results cannot be printed to standard output; it must be open and have room for them. Files that were asked "
+    "for are complete.";
 
 /// A mistake on the command line, and where to look.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)

@@ -1,11 +1,15 @@
 #include "host_threads.hpp"
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstdlib>
 #include <latch>
+#include <limits>
 #include <omp.h>
+#include <optional>
 #include <pthread.h>
-#include <system_error>
-#include <thread>
+#include <string_view>
 #include <vector>
 
 namespace flashomp {
@@ -37,6 +41,78 @@ bool watch_forks()
     return watches;
 }
 
+/// Bytes of the stack that OpenMP's run time gives its threads, where the environment names them: a number of KiB, or
+/// with a letter of bytes, KiB, MiB or GiB. Nothing where the environment names none, or not in that form.
+std::optional<std::size_t> stack_of_the_environment()
+{
+    const char* text = std::getenv("OMP_STACKSIZE");
+    text = text != nullptr ? text : std::getenv("GOMP_STACKSIZE");
+    if (text == nullptr) {
+        return {};
+    }
+    char* end = nullptr;
+    const unsigned long long number = std::strtoull(text, &end, 10);
+    if (end == text) {
+        return {};
+    }
+    while (std::isspace(static_cast<unsigned char>(*end)) != 0) {
+        ++end;
+    }
+    constexpr std::string_view units = "bkmg";
+    const std::size_t unit =
+        *end == '\0' ? 1 : units.find(static_cast<char>(std::tolower(static_cast<unsigned char>(*end))));
+    constexpr unsigned long long most = std::numeric_limits<std::size_t>::max() >> 30U;
+    if (unit == std::string_view::npos || number > most) {
+        return {};
+    }
+    return static_cast<std::size_t>(number) << (10U * unit);
+}
+
+/// Threads that do nothing but be there, with stacks as large as those of OpenMP's run time.
+class IdleThreads {
+public:
+    /// As many of `wanted` as the system starts.
+    explicit IdleThreads(int wanted)
+    {
+        pthread_attr_t attributes{};
+        if (pthread_attr_init(&attributes) != 0) {
+            return;
+        }
+        const std::optional<std::size_t> stack = stack_of_the_environment();
+        const bool is_possible =
+            !stack || (*stack >= least_stack && pthread_attr_setstacksize(&attributes, *stack) == 0);
+        threads_.reserve(static_cast<std::size_t>(wanted));
+        pthread_t thread{};
+        while (is_possible && count() < wanted && pthread_create(&thread, &attributes, wait, this) == 0) {
+            threads_.push_back(thread);
+        }
+        pthread_attr_destroy(&attributes);
+    }
+    ~IdleThreads()
+    {
+        all_started_.count_down();
+        for (const pthread_t thread : threads_) {
+            pthread_join(thread, nullptr);
+        }
+    }
+    IdleThreads(const IdleThreads&) = delete;
+    IdleThreads& operator=(const IdleThreads&) = delete;
+
+    [[nodiscard]] int count() const { return static_cast<int>(threads_.size()); }
+
+private:
+    static constexpr std::size_t least_stack = std::size_t{256} << 10U; // several times what a block of work takes
+
+    static void* wait(void* self)
+    {
+        static_cast<IdleThreads*>(self)->all_started_.wait();
+        return nullptr;
+    }
+
+    std::latch all_started_{1};
+    std::vector<pthread_t> threads_;
+};
+
 /// Of `wanted` threads, this one among them, so many as the system starts. Limits are many (ulimit -u and -v, those of
 /// containers, of the whole system), and none tells how much of it is left: so they are started. A few more than wanted
 /// have to start, because an ended thread counts for a moment longer.
@@ -46,21 +122,8 @@ int startable(int wanted)
         return wanted;
     }
     const int spare = (wanted + 3) / 4;
-    std::vector<std::thread> others;
-    std::latch all_started(1);
-    try {
-        const int more = wanted + spare - most_started;
-        others.reserve(static_cast<std::size_t>(more));
-        for (int thread = most_started; thread < wanted + spare; ++thread) {
-            others.emplace_back([&all_started] { all_started.wait(); });
-        }
-    } catch (const std::system_error&) { // as many as there are by now
-    }
-    all_started.count_down();
-    for (std::thread& thread : others) {
-        thread.join();
-    }
-    most_started += std::max(0, static_cast<int>(others.size()) - spare);
+    const int started = IdleThreads(wanted + spare - most_started).count();
+    most_started += std::max(0, started - spare);
     return most_started;
 }
 

@@ -11,7 +11,8 @@ namespace flashomp {
 [[nodiscard]] int planned_threads(int asked);
 
 /// Threads for a region: planned_threads(), but no more than items of work, nor than the system lets this process start
-/// now. OpenMP's run time ends a process that it cannot start a thread for.
+/// now with the stacks that OMP_STACKSIZE asks for. OpenMP's run time ends a process that it cannot start a thread for.
+/// It still does where another thread of the process takes what was left between this answer and the region.
 ///
 /// Every region of the library asks here. That is what makes a forked child's first region work, too: GCC's run time
 /// would wait there for threads that the parent alone has.

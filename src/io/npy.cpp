@@ -63,7 +63,8 @@ HostTensor read_npy(const std::filesystem::path& path, NpyOptions options)
     }
     const auto needed = checked_bytes(dtype, header.shape);
     if (!needed) {
-        fail(path, "has a header ({}) that asks for more than 2^63 - 1 bytes; no file can match it.",
+        fail(path,
+             "has a header ({}) whose extents ask for more than 2^63 - 1 bytes, zeros apart; no such array is read.",
              describe(dtype, header.shape));
     }
     if (file.remaining() != *needed) {

@@ -9,6 +9,7 @@
 #include "flashomp/error.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 
 namespace flashomp {
@@ -134,6 +135,27 @@ void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pa
     if (blocks > most) {
         throw Error(fmt::format("{} had {} blocks of rows in all sequences and heads; at most {} are allowed.",
                                 offload::keys_stay(pass.launch.pass) ? "k" : "q", blocks, most));
+    }
+}
+
+/// The same before anything is planned, with blocks of as many rows as there may be: numbers of blocks that do not fit
+/// 64 bits are not counted, and nothing goes over as many rows.
+void refuse_far_more_items_than_countable(const Problem& problem)
+{
+    constexpr double most = 2e9, most_rows = 1024;
+    const auto refuse = [&](const char* name, std::int64_t heads, std::int64_t rows) {
+        const double blocks = static_cast<double>(problem.batch) * static_cast<double>(heads) *
+                              std::ceil(static_cast<double>(rows) / most_rows);
+        if (problem.starts_q.empty() && blocks > most) {
+            throw Error(
+                fmt::format("{} had {:.0f} blocks of up to {:.0f} rows in all sequences and heads; at most {:.0f} are "
+                            "allowed.",
+                            name, blocks, most_rows, most));
+        }
+    };
+    refuse("q", problem.heads_q, problem.seqlen_q);
+    if (problem.is_backward) {
+        refuse("k", problem.heads_kv, problem.seqlen_k);
     }
 }
 
@@ -274,6 +296,7 @@ Problem as_computed(const Problem& problem, const Hardware& hardware)
 
 Plan plan(const Problem& problem, const Hardware& hardware)
 {
+    refuse_far_more_items_than_countable(problem);
     Plan plan;
     for (const Pass pass : passes_of(problem, hardware)) {
         PassPlan planned;

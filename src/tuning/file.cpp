@@ -82,8 +82,10 @@ std::int64_t number_at(const Json& json, const char* name, std::int64_t least, s
         value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_number);
     if (!value.is_number_integer() || is_too_large || value.get<std::int64_t>() < least ||
         value.get<std::int64_t>() > most) {
-        throw Error(std::string(name) + " is " +
-                    printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), longest_shown));
+        throw Error(fmt::format("{} is {}, allowed {}", name,
+                                printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), longest_shown),
+                                least == most ? fmt::format("is {}", least)
+                                              : fmt::format("are whole numbers from {} to {}", least, most)));
     }
     return value.get<std::int64_t>();
 }
@@ -99,7 +101,7 @@ double seconds_at(const Json& json, const char* name)
 {
     const auto milliseconds = json.at(name).get<double>();
     if (!(milliseconds >= 0)) {
-        throw Error(fmt::format("{} is {:g}", name, milliseconds));
+        throw Error(fmt::format("{} is {:g}, allowed are numbers from 0", name, milliseconds));
     }
     return milliseconds * 1e-3;
 }

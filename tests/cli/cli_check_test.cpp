@@ -109,6 +109,26 @@ TEST_F(Check, AWrongLseOrFactorFallsShortInSixteenBits)
     }
 }
 
+/// Of large logits the naive errors are large, too: they excuse a gradient that nobody has computed in no dtype.
+TEST_F(Check, AGradientOfZerosFallsShortOfLargeLogits)
+{
+    const fs::path folder = copied_case("large_logits");
+    for (const char* const name : {"dq", "dk", "dv"}) {
+        SCOPED_TRACE(name);
+        const fs::path file = folder / "large_logits" / (std::string(name) + ".npy");
+        const std::string before = contents(file);
+        io::HostTensor tensor = io::converted(io::read_npy(file), DType::float64);
+        auto* const values = static_cast<double*>(tensor.data());
+        // The results stay and what is expected grows: beside it they are as zeros beside what was expected.
+        std::for_each(values, values + tensor.elements(), [](double& value) { value *= 1e3; });
+        io::write_npy(file, tensor.view());
+        for (const char* const dtype : {"float32", "bfloat16", "float16"}) {
+            EXPECT_EQ(run({"check", folder, "--dtype", dtype}).status, 1) << dtype;
+        }
+        write_text(file, before);
+    }
+}
+
 TEST_F(Check, ARequiredDeviceIsRequired)
 {
     const Outcome outcome = run({"check", cases(), "--case", "d8", "--device", "host", "--require-device"});

@@ -125,9 +125,9 @@ TEST_F(Hostile, FullDisksAndClosedStreams)
          {"--help", "--version", "info", "info --json", "bench --help", "bench quick --list"}) {
         const Outcome outcome = run_shell(std::string(R"("$0" )") + words + " >/dev/full");
         EXPECT_EQ(outcome.status, 2) << words;
-        EXPECT_EQ(
-            outcome.err,
-            "flashomp: the results cannot be printed to standard output; it must be open and have room for them.\n")
+        EXPECT_EQ(outcome.err,
+                  "flashomp: the results cannot be printed to standard output; it must be open and have room for them. "
+                  "Files that were asked for are complete.\n")
             << words;
     }
     EXPECT_EQ(run_shell(R"("$0" sideways 2>/dev/full)").status, 2);
@@ -194,6 +194,32 @@ TEST_F(Hostile, TensorsInTheOtherOrderOfAxesAreToldOfLayout)
     const Outcome neither = run({"forward", "--q", q, "--k", tensor("k", {1, 3, 3, 8}), "--v", q, "--out", out()});
     EXPECT_EQ(neither.err.find("--layout"), std::string::npos) << neither.err;
 }
+
+TEST_F(Hostile, TwoOutputsAreTwoFiles)
+{
+    const std::string file = path("same").string();
+    expect_refused({"bench", "--shape", "b1_h1_n16_d8", "--out", file, "--csv", file},
+                   "--out and --csv were the same file");
+    expect_refused({"bench", "--shape", "b1_h1_n16_d8", "--out", file, "--csv", path("x/../same").string()},
+                   "--out and --csv were the same file");
+    EXPECT_FALSE(fs::exists(file));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// OpenMP's run time ends a process that it cannot start a thread for: no room, or a stack that no thread can have.
+TEST_F(Hostile, StacksForWhichThereIsNoRoomLeaveOneThread)
+{
+    const std::string q = tensor("q", {1, 256, 8, 8});
+    const std::string call = "\"$0\" forward --threads 2 --q " + q + " --k " + q + " --v " + q + " --out ";
+    for (const std::string where : {"ulimit -v 800000; OMP_STACKSIZE=1G ", "OMP_STACKSIZE=16K ", "OMP_STACKSIZE=24 ",
+                                    "OMP_STACKSIZE=100000G ", "GOMP_STACKSIZE=16K "}) {
+        const Outcome outcome = run_shell(where + call + out().string());
+        EXPECT_EQ(outcome.status, 0) << where << outcome.err;
+        EXPECT_NE(outcome.out.find("host (1 thread)"), std::string::npos) << where << outcome.out;
+    }
+    EXPECT_NE(run_shell("OMP_STACKSIZE=4M " + call + out().string()).out.find("host (2 threads)"), std::string::npos);
+}
+#endif
 
 } // namespace
 } // namespace flashomp::cli_test

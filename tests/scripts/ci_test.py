@@ -126,5 +126,24 @@ class Stages(Folder):
         self.assertNotIn("no", done.stdout.split())
 
 
+class WithoutNvcc(unittest.TestCase):
+    def said(self, path, **environment):
+        clean = {name: value for name, value in os.environ.items() if name != "CI"}
+        return subprocess.run(["bash", "-c", f'source tools/lib/common.sh; expect_nvcc "{path}"; echo "goes on"'], cwd=ROOT,
+                              env=clean | environment, capture_output=True, text=True)
+
+    def test_it_is_said_and_fails_in_ci(self):
+        here = self.said("")
+        self.assertEqual((here.returncode, here.stderr), (0, ""))
+        self.assertIn("the CUDA backend is not compiled\ngoes on", here.stdout)
+        for word in ("true", "1"):
+            in_ci = self.said("", CI=word)
+            self.assertEqual(in_ci.returncode, 2)
+            self.assertIn("nvcc is missing", in_ci.stderr)
+            self.assertNotIn("goes on", in_ci.stdout)
+            self.assertEqual(self.said("/usr/bin/nvcc", CI=word).stdout, "goes on\n")
+        self.assertEqual(self.said("", CI="false").returncode, 0)
+
+
 if __name__ == "__main__":
     unittest.main()

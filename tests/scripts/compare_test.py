@@ -138,7 +138,7 @@ class Compare(unittest.TestCase):
         kind, extents, data = pretended.inputs["q"]
         self.assertEqual((kind, extents), ("F32", [2, 8, 4, 4]))
         self.assertEqual({name: tensor[1] for name, tensor in pretended.inputs.items()},
-                         {"q": [2, 8, 4, 4], "k": [2, 6, 2, 4], "v": [2, 6, 2, 3], "dout": [2, 8, 4, 3]})
+                         {"q": [2, 8, 4, 4], "k": [2, 6, 2, 4], "v": [2, 6, 2, 3], "do": [2, 8, 4, 3]})
         q = struct.unpack(f"<{len(data) // 4}f", data)
         self.assertGreater(len(set(q)), 250)
         again = compare_pytorch.inputs_of(self.arguments("--shape", "b1_h1_n1_d1"), "b2_h4kv2_n8x6_d4v3", "float32")
@@ -195,7 +195,11 @@ class Compare(unittest.TestCase):
         self.assertEqual({row["shape"] for row in second[len(first):]}, {"b1_h2_n32_d16"})
 
     def test_seconds_end_the_run_in_time(self):
-        self.assertEqual(self.run_with("--shape", "b1_h2_n64_d16", "--seconds", "-1"), [])
+        self.assertEqual(self.run_with("--shape", "b1_h2_n64_d16", "--shape", "b1_h2_n32_d16", "--seconds", "-1"), [])
+        self.assertEqual(json.loads(self.out.read_text())["context"]["stopped"],
+                         {"before": "bfloat16 b1_h2_n64_d16", "seconds": -1, "shapes_asked_for": 2})
+        self.assertNotEqual(self.run_with("--shape", "b1_h2_n64_d16", "--resume"), [])
+        self.assertNotIn("stopped", json.loads(self.out.read_text())["context"])
 
     def test_shapes_come_from_suites_files_and_flags(self):
         shapes = pathlib.Path(self.folder.name) / "shapes.txt"

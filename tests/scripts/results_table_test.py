@@ -68,6 +68,14 @@ class Table(unittest.TestCase):
         self.assertIn("| 500.0 GFLOP/s | 50 % | 25 % | 1.0 MiB | 2.00x |", lines[2])
         self.assertIn("1000 GFLOP/s: a loop of float32 multiply-adds, AVX2, 2 threads", "\n".join(lines))
 
+    def test_a_run_that_was_stopped_says_how_much_of_it_is_there(self):
+        stopped = {"before": "float32 b1_h2_n128_d16", "seconds": 225, "shapes_asked_for": 72}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "some.json"
+            file.write_text(json.dumps({"context": {"stopped": stopped}, "benchmarks": [row("flashomp", 2.0)]}))
+            self.assertIn("Measured are 1 of the 72 shapes that were asked for: the time was over before float32 "
+                          "b1_h2_n128_d16.", "\n".join(tables.table([file])))
+
     def test_a_wrong_result_is_refused(self):
         with self.assertRaises(SystemExit):
             self.lines(row("flashomp", why="errors: o 1 (bound 1e-5)", is_wrong=True))

@@ -262,10 +262,17 @@ TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
 
 TEST(Plan, MoreItemsThanAreCountableAreRefused)
 {
-    const Problem problem = cost::problem_of(cost::parse_shape("b100000_h30000_n1_d8"), DType::bfloat16, false, {});
-    const Hardware hardware = gpu();
-    testing::expect_refused("q had 3000000000 blocks of rows in all sequences and heads; at most 2000000000",
-                            [&] { static_cast<void>(plan(problem, hardware)); });
+    const auto expect_refused = [](const char* sentence, const char* shape, const Hardware& hardware) {
+        const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
+        testing::expect_refused(sentence, [&] { static_cast<void>(plan(problem, hardware)); });
+    };
+    expect_refused("q had 3000000000 blocks of up to 1024 rows in all sequences and heads; at most 2000000000",
+                   "b100000_h30000_n1_d8", gpu());
+    expect_refused("q had 2400000000 blocks of rows in all sequences and heads; at most 2000000000",
+                   "b100000_h1000_n3000_d8", gpu());
+    for (const Hardware& hardware : {gpu(), Hardware{}}) { // 2^64 blocks or more: 0, counted in 64 bits
+        expect_refused("blocks of up to 1024 rows", "b1073741824_h1048576_n1048576_d8", hardware);
+    }
 }
 
 /// A table with one entry, for the class of a problem.

@@ -217,9 +217,10 @@ TEST_F(TuningFile, OthersAreRefusedAndLeftAsTheyAre)
         "t.json: is not a tuning table: its text is not valid JSON at byte 2; a file that `flashomp tune` "
         "wrote is needed.",
         [] { static_cast<void>(parse_tables("{", "t.json")); });
-    testing::expect_refused("t.json: is not a tuning table of this version (flashomp_tuning is 2); one that this "
-                            "`flashomp tune` wrote is needed.",
-                            [] { static_cast<void>(parse_tables(R"({"flashomp_tuning": 2})", "t.json")); });
+    testing::expect_refused(
+        "t.json: is not a tuning table of this version (flashomp_tuning is 2, allowed is 1); one that this "
+        "`flashomp tune` wrote is needed.",
+        [] { static_cast<void>(parse_tables(R"({"flashomp_tuning": 2})", "t.json")); });
 }
 
 TEST_F(TuningFile, ManyKeysTakeTimeInProportion)
@@ -248,12 +249,14 @@ TEST_F(TuningFile, NumbersAndWordsThatNobodyStores)
 {
     const std::string good = json_text({table_of("a", {{class_named("b1_h1_n8_d8"), plain}})});
     const std::vector<std::tuple<std::string, std::string, std::string>> changes{
-        {R"("seqlen_q": 8)", R"("seqlen_q": 18446744073709551615)", R"((seqlen_q is 18446744073709551615))"},
-        {R"("seqlen_k": 8)", R"("seqlen_k": -1)", R"((seqlen_k is -1))"},
-        {R"("query_heads": 1)", R"("query_heads": 1.5)", R"((query_heads is 1.5))"},
-        {R"("teams": 0)", R"("teams": 4294967296)", R"((teams is 4294967296))"},
-        {R"("flashomp_tuning": 1)", R"("flashomp_tuning": 4294967297)", R"((flashomp_tuning is 4294967297))"},
-        {R"("milliseconds": 1.0)", R"("milliseconds": -1.0)", "(milliseconds is -1)"},
+        {R"("seqlen_q": 8)", R"("seqlen_q": 18446744073709551615)",
+         "(seqlen_q is 18446744073709551615, allowed are whole numbers from 0 to 9223372036854775807)"},
+        {R"("seqlen_k": 8)", R"("seqlen_k": -1)", "(seqlen_k is -1, allowed"},
+        {R"("query_heads": 1)", R"("query_heads": 1.5)", "(query_heads is 1.5, allowed"},
+        {R"("teams": 0)", R"("teams": 4294967296)", "(teams is 4294967296, allowed are whole numbers from 0 to 1024)"},
+        {R"("flashomp_tuning": 1)", R"("flashomp_tuning": 4294967297)",
+         "(flashomp_tuning is 4294967297, allowed is 1)"},
+        {R"("milliseconds": 1.0)", R"("milliseconds": -1.0)", "(milliseconds is -1, allowed are numbers from 0)"},
         {R"("milliseconds": 1.0)", R"("milliseconds": 1e999)", "a number out of range"},
         {R"("ran_as": "plain")", R"("ran_as": "\u001b[2J")", R"((ran_as is "?[2J"))"},
         {R"("device": "a")", R"("device": "\u009b2J")", "(device is"},

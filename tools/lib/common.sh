@@ -19,6 +19,17 @@ fail() {
     exit 2
 }
 
+# expect_nvcc PATH: says so where the path is empty; in CI that is a failure.
+expect_nvcc() {
+    if [[ -n $1 ]]; then
+        return
+    fi
+    say "no nvcc here, so the CUDA backend is not compiled"
+    if [[ -n ${CI-} && ${CI-} != false ]]; then
+        fail "nvcc is missing, and CI=$CI asks for everything; install NVIDIA's package cuda-toolkit, 12 or newer."
+    fi
+}
+
 is_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
 # install_packages NAME...: installs those Debian packages that are missing and says which; does nothing when none is.
