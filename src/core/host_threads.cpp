@@ -45,8 +45,8 @@ bool watch_forks()
 /// with a letter of bytes, KiB, MiB or GiB. Nothing where the environment names none, or not in that form.
 std::optional<std::size_t> stack_of_the_environment()
 {
-    const char* text = std::getenv("OMP_STACKSIZE");
-    text = text != nullptr ? text : std::getenv("GOMP_STACKSIZE");
+    const char* text = std::getenv("OMP_STACKSIZE");               // NOLINT(concurrency-mt-unsafe)
+    text = text != nullptr ? text : std::getenv("GOMP_STACKSIZE"); // NOLINT(concurrency-mt-unsafe)
     if (text == nullptr) {
         return {};
     }
