@@ -19,9 +19,10 @@ FILE = results.ROOT / "bench" / "ages.json"
 # An exclusion holds for all paths of a list, wherever it stands.
 ALGORITHM = (":(glob)offload/*.hpp", "offload/tile/element.hpp", "offload/tile/machine.hpp", "offload/tile/math.hpp",
              "include/flashomp/dropout.hpp")
-# Block sizes, crews, where tensors and scratch memory are, threads of the host, the tables that are shipped.
-SCHEDULE = ("src/plan/", "src/dispatch/", "src/core/host_threads.cpp", "src/tuning/")
+# Block sizes, crews, where tensors and scratch memory are, the tables that are shipped.
+SCHEDULE = ("src/plan/", "src/dispatch/", "src/tuning/shipped/", "src/tuning/table.cpp")
 HOST = ALGORITHM + SCHEDULE + (
+    "src/core/host_threads.cpp",
     "offload/CMakeLists.txt", "offload/launch_host.cpp", "offload/host_isas.cpp",
     "offload/tile/finite_check.hpp", "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp",
     "offload/tile/lanes.hpp", "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp",

@@ -239,7 +239,12 @@ def run(arguments, pytorch):
     if arguments.resume and arguments.out.exists():
         old = json.loads(arguments.out.read_text())
         rows, context = old["benchmarks"], old["context"]
-    there = {(row["run_name"].split("/")[1], row["shape"]) for row in rows}
+    asked = {(dtype, shape) for dtype in arguments.dtype for shape in arguments.all_shapes}
+
+    def measured():
+        return {(row["run_name"].split("/")[1], row["shape"]) for row in rows}
+
+    there = measured()
     start = time.monotonic()
     for dtype in arguments.dtype:
         servers = [Flashomp(arguments, dtype, machine) for machine in arguments.machines]
@@ -262,7 +267,7 @@ def run(arguments, pytorch):
             if time.monotonic() - start > arguments.seconds:
                 print(f"stopped before {dtype} {shape}: {arguments.seconds:g} s are over; --resume goes on.", flush=True)
                 context["stopped"] = {"before": f"{dtype} {shape}", "seconds": arguments.seconds,
-                                      "shapes_asked_for": len(arguments.all_shapes) * len(arguments.dtype)}
+                                      "shapes_asked_for": len(asked), "shapes_measured": len(asked & measured())}
                 for server in servers:
                     server.close()
                 write(arguments.out, context, rows)
@@ -288,6 +293,8 @@ def run(arguments, pytorch):
             report(new)
         for server in servers:
             server.close()
+    if rows:
+        write(arguments.out, context, rows)  # no longer with where an earlier run was stopped
     return rows
 
 

@@ -91,20 +91,17 @@ def layouts_text(rows):
             f"values; its time is the better one, which is the first in {theirs} of {count_text(len(rows), 'row')}.")
 
 
-def stopped_text(rows, contexts):
-    """How much of what was asked for was measured, where the run was stopped."""
-    asked = sum(context["stopped"]["shapes_asked_for"] for context in contexts if "stopped" in context)
-    if not asked:
-        return None
-    there = len({(row["run_name"].split("/")[1], row["shape"]) for row in rows})
-    before = ", ".join(context["stopped"]["before"] for context in contexts if "stopped" in context)
-    return f"Measured are {there} of the {asked} shapes that were asked for: the time was over before {before}."
+def stopped_text(contexts):
+    """How much of what was asked for was measured, where a run was stopped."""
+    told = [f"Measured are {stopped['shapes_measured']} of the {stopped['shapes_asked_for']} shapes that were asked for: the "
+            f"time was over before {stopped['before']}." for context in contexts if (stopped := context.get("stopped"))]
+    return " ".join(told) or None
 
 
 def lines_of(rows, main, others, contexts=()):
     """Lines of Markdown for below a table, each after an empty one."""
     ahead = [text for other in others if other.startswith("pytorch") and (text := ahead_text(rows, main, other))]
     told = [f"{results.NAMES[main]}: {'; '.join(ahead)}." if ahead else None, layouts_text(rows),
-            spread_text(rows, [main, *others]), stopped_text(rows, contexts), compared_text(rows)]
+            spread_text(rows, [main, *others]), stopped_text(contexts), compared_text(rows)]
     text = " ".join(filter(None, told))
     return ["", text] if text else []

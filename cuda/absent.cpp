@@ -39,6 +39,11 @@ void* allocate(std::int64_t, int)
 
 void release(void*, int) {}
 
+bool has_stream_memory(int)
+{
+    return false;
+}
+
 void* allocate_on(void*, std::int64_t, int)
 {
     return nullptr;

@@ -46,28 +46,56 @@ const Driver& driver()
     return found;
 }
 
-/// The library's own pool of a device, so that nobody else's settings count; null where the device has none. It lives
-/// as long as the process: memory of it may be in use on streams until then.
-cudaMemPool_t pool_of(int device)
+/// A failure that is not to be found as the next launch's.
+bool is_done(cudaError_t status)
 {
-    static std::mutex mutex;
-    static auto& pools = *new std::map<int, cudaMemPool_t>;
-    const std::lock_guard lock(mutex);
-    const auto [entry, is_new] = pools.try_emplace(device, nullptr);
-    if (is_new) {
+    if (status != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());
+    }
+    return status == cudaSuccess;
+}
+
+/// The library's own pools, so that nobody else's settings count. They live as long as the process: memory of them may
+/// be in use on streams until then.
+class Pools {
+public:
+    /// Of a device; null where it has none yet.
+    cudaMemPool_t find(int device)
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = pools_.find(device);
+        return found != pools_.end() ? found->second : nullptr;
+    }
+
+    /// Made where it has none yet; null where that fails.
+    cudaMemPool_t make(int device)
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = pools_.find(device); found != pools_.end()) {
+            return found->second;
+        }
         cudaMemPoolProps properties{};
         properties.allocType = cudaMemAllocationTypePinned;
         properties.location = {cudaMemLocationTypeDevice, device};
-        if (cudaMemPoolCreate(&entry->second, &properties) != cudaSuccess) {
-            static_cast<void>(cudaGetLastError());
-            entry->second = nullptr;
-        } else {
-            // Else whoever waits for a stream gives all unused memory back to the device.
-            std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
-            cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &keep);
+        cudaMemPool_t pool = nullptr;
+        if (!is_done(cudaMemPoolCreate(&pool, &properties))) {
+            return nullptr;
         }
+        // Else whoever waits for a stream gives all unused memory back to the device.
+        std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+        is_done(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+        return pools_[device] = pool;
     }
-    return entry->second;
+
+private:
+    std::mutex mutex_;
+    std::map<int, cudaMemPool_t> pools_;
+};
+
+Pools& pools()
+{
+    static Pools& instance = *new Pools;
+    return instance;
 }
 
 } // namespace
@@ -167,39 +195,41 @@ void release(void* memory, int device)
     cudaFree(memory); // waits for what still uses it
 }
 
+bool has_stream_memory(int device)
+{
+    return attribute(cudaDevAttrMemoryPoolsSupported, device) != 0;
+}
+
 void* allocate_on(void* stream, std::int64_t bytes, int device)
 {
     const CurrentDevice current(device);
-    const cudaMemPool_t pool = pool_of(device);
+    const cudaMemPool_t pool = pools().make(device);
     void* memory = nullptr;
-    if (pool == nullptr || cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes), pool,
-                                                   static_cast<cudaStream_t>(stream)) != cudaSuccess) {
-        static_cast<void>(cudaGetLastError());
-        return nullptr;
-    }
-    return memory;
+    const bool is_there = pool != nullptr && is_done(cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes),
+                                                                             pool, static_cast<cudaStream_t>(stream)));
+    return is_there ? memory : nullptr;
 }
 
 void release_on(void* stream, void* memory, int device)
 {
     const CurrentDevice current(device);
-    cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+    is_done(cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)));
 }
 
 void release_unused(int device)
 {
-    const CurrentDevice current(device);
-    if (const cudaMemPool_t pool = pool_of(device); pool != nullptr) {
-        cudaMemPoolTrimTo(pool, 0);
+    if (const cudaMemPool_t pool = pools().find(device); pool != nullptr) {
+        const CurrentDevice current(device);
+        is_done(cudaMemPoolTrimTo(pool, 0));
     }
 }
 
 std::int64_t reserved_bytes(int device)
 {
-    const CurrentDevice current(device);
     std::uint64_t bytes = 0;
-    if (const cudaMemPool_t pool = pool_of(device); pool != nullptr) {
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes);
+    if (const cudaMemPool_t pool = pools().find(device); pool != nullptr) {
+        const CurrentDevice current(device);
+        is_done(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes));
     }
     return static_cast<std::int64_t>(bytes);
 }
@@ -223,7 +253,7 @@ bool is_captured(int device, void* stream)
 {
     const CurrentDevice current(device);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
+    return is_done(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status)) &&
            status != cudaStreamCaptureStatusNone;
 }
 

@@ -38,8 +38,10 @@ private:
 void* allocate(std::int64_t bytes, int device);
 void release(void* memory, int device);
 
-/// The same in the order of a stream, whose handle may be any of CUDA's, also one that is captured into a graph. What
-/// is given back stays with the process, for later calls on any stream, until release_unused().
+/// The same in the order of a stream, whose handle may be any of CUDA's. What is given back stays with the process, for
+/// later calls on any stream, until release_unused(). Of a stream that is captured into a graph, memory is the graph's.
+/// Only on devices that have such memory.
+bool has_stream_memory(int device);
 void* allocate_on(void* stream, std::int64_t bytes, int device);
 void release_on(void* stream, void* memory, int device);
 void release_unused(int device);

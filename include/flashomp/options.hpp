@@ -87,9 +87,9 @@ struct Options {
     int threads = 0;
     /// cuda only: a cudaStream_t (null is CUDA's default stream). The call then returns as soon as its kernels are
     /// queued, and its outputs are there when the stream is done with them. All tensors must be in device memory, but
-    /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be captured into a CUDA graph, but
-    /// not a call on packed sequences. The library keeps memory of a device that it was used on: nobody may call
-    /// cudaDeviceReset() there.
+    /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be captured into a CUDA graph,
+    /// which then allocates its own scratch memory, but not a call on packed sequences. The library keeps memory of a
+    /// device that it was used on: nobody may call cudaDeviceReset() there.
     std::optional<void*> stream = {};
     Tiling tiling = {};
 };

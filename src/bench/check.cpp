@@ -63,7 +63,7 @@ const std::vector<reference::Span>& spans_of(const Chosen& part, Keys /*tensor*/
 /// One span of a tensor, of all parts that have it: [heads of all parts, rows or keys, width].
 struct Span {
     Values actual, exact, naive;
-    std::vector<std::uint8_t> few_keys; ///< for each row or key
+    std::vector<std::uint8_t> few_keys; ///< for each row; of keys one for each part
     std::int64_t rows = -1;             ///< of each head; 0 where heads have different numbers of them
 };
 

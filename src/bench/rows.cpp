@@ -1,5 +1,6 @@
 #include "rows.hpp"
 
+#include <cmath>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -54,7 +55,9 @@ void add_accuracy(Json& json, const Accuracy& accuracy)
         json["rms_o_unrounded"] = *accuracy.unrounded_rms;
     }
     json["nearest_limit"] = accuracy.nearest;
-    json["nearest_limit_share"] = accuracy.nearest_share;
+    if (std::isfinite(accuracy.nearest_share)) {
+        json["nearest_limit_share"] = accuracy.nearest_share;
+    }
     json["compared"] = accuracy.compared;
     json["compared_after_timing"] = accuracy.after_timing;
     if (accuracy.sample) {

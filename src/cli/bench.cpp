@@ -136,10 +136,13 @@ int write_inputs(const BenchFlags& flags, const std::vector<cost::Shape>& shapes
 void refuse_same_file(const BenchFlags& flags)
 {
     const auto same = [](const std::string& a, const std::string& b) {
-        std::error_code error;
-        return !a.empty() && !b.empty() &&
-               (std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error) ||
-                std::filesystem::equivalent(a, b, error));
+        if (a.empty() || b.empty()) {
+            return false;
+        }
+        std::error_code first, second;
+        const auto one = std::filesystem::weakly_canonical(std::filesystem::absolute(a), first);
+        const auto other = std::filesystem::weakly_canonical(std::filesystem::absolute(b), second);
+        return !first && !second && one == other;
     };
     if (same(flags.out, flags.csv)) {
         throw Error(

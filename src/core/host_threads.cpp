@@ -41,31 +41,42 @@ bool watch_forks()
     return watches;
 }
 
-/// Bytes of the stack that OpenMP's run time gives its threads, where the environment names them: a number of KiB, or
-/// with a letter of bytes, KiB, MiB or GiB. Nothing where the environment names none, or not in that form.
-std::optional<std::size_t> stack_of_the_environment()
+/// A size of OMP_STACKSIZE's form: a number of KiB, or with a letter of bytes, KiB, MiB or GiB. Nothing for other text.
+std::optional<std::size_t> stack_size(const char* text)
 {
-    const char* text = std::getenv("OMP_STACKSIZE");               // NOLINT(concurrency-mt-unsafe)
-    text = text != nullptr ? text : std::getenv("GOMP_STACKSIZE"); // NOLINT(concurrency-mt-unsafe)
+    const auto skip_spaces = [&text] {
+        while (std::isspace(static_cast<unsigned char>(*text)) != 0) {
+            ++text;
+        }
+    };
+    char* end = nullptr;
     if (text == nullptr) {
         return {};
     }
-    char* end = nullptr;
     const unsigned long long number = std::strtoull(text, &end, 10);
     if (end == text) {
         return {};
     }
-    while (std::isspace(static_cast<unsigned char>(*end)) != 0) {
-        ++end;
-    }
+    text = end;
+    skip_spaces();
     constexpr std::string_view units = "bkmg";
-    const std::size_t unit =
-        *end == '\0' ? 1 : units.find(static_cast<char>(std::tolower(static_cast<unsigned char>(*end))));
-    constexpr unsigned long long most = std::numeric_limits<std::size_t>::max() >> 30U;
-    if (unit == std::string_view::npos || number > most) {
+    std::size_t unit = 1;
+    if (*text != '\0') {
+        unit = units.find(static_cast<char>(std::tolower(static_cast<unsigned char>(*text++))));
+        skip_spaces();
+    }
+    if (unit == std::string_view::npos || *text != '\0' ||
+        number > std::numeric_limits<std::size_t>::max() >> (10U * unit)) {
         return {};
     }
     return static_cast<std::size_t>(number) << (10U * unit);
+}
+
+/// Bytes of the stack that OpenMP's run time gives its threads, where the environment names them.
+std::optional<std::size_t> stack_of_the_environment()
+{
+    const std::optional<std::size_t> named = stack_size(std::getenv("OMP_STACKSIZE")); // NOLINT(concurrency-mt-unsafe)
+    return named ? named : stack_size(std::getenv("GOMP_STACKSIZE"));                  // NOLINT(concurrency-mt-unsafe)
 }
 
 /// Threads that do nothing but be there, with stacks as large as those of OpenMP's run time.
@@ -79,8 +90,9 @@ public:
             return;
         }
         const std::optional<std::size_t> stack = stack_of_the_environment();
-        const bool is_possible =
-            !stack || (*stack >= least_stack && pthread_attr_setstacksize(&attributes, *stack) == 0);
+        // What no thread can have leaves the default, as in OpenMP's run time. What is too little for us is not tried.
+        const bool is_taken = stack && pthread_attr_setstacksize(&attributes, *stack) == 0;
+        const bool is_possible = !is_taken || *stack >= least_stack;
         threads_.reserve(static_cast<std::size_t>(wanted));
         pthread_t thread{};
         while (is_possible && count() < wanted && pthread_create(&thread, &attributes, wait, this) == 0) {

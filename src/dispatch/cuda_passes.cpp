@@ -101,12 +101,12 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
     const std::int64_t hopper_bytes = take_over(plan, problem, params, place.hardware);
     const Workspace hopper(hopper_bytes, space);
     plan.crew_memory_bytes += hopper_bytes;
-    for (PassPlan& pass : plan.passes) {
+    stage_units(plan, staging);
+    for (const PassPlan& pass : plan.passes) {
         int status = 0;
         if (pass.machine == Machine::hopper) {
             status = cuda::run_hopper(pass.launch.pass, params, hopper.data(), space.stream, space.device);
         } else {
-            pass.launch.units = staging.array(pass.units);
             const auto run = pass.machine == Machine::tensor ? cuda::run_tensor : cuda::run_plain;
             status = run(params, pass.launch, space.stream);
         }
@@ -116,6 +116,15 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
         expect_launched(cuda::run_merge(split_merge(params, problem), space.stream), place);
     }
     return true; // a CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which
+}
+
+void stage_units(Plan& plan, Staging& staging)
+{
+    for (PassPlan& pass : plan.passes) {
+        if (pass.machine != Machine::hopper) { // whose kernels count for themselves
+            pass.launch.units = staging.array(pass.units);
+        }
+    }
 }
 
 void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,

@@ -16,9 +16,12 @@ namespace flashomp {
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging);
 
+/// Copies the blocks of packed sequences to where the passes' kernels read them. Before a stream's kernels are queued:
+/// a copy from host memory waits for what is.
+void stage_units(Plan& plan, Staging& staging);
+
 /// Computes results anew on the plain machine whose sums leave out hidden pairs; with `only_if`, a word on the device,
-/// where that is not 0 when the kernels' turn comes. The plan's launches have their units already. Throws Error where a
-/// launch fails.
+/// where that is not 0 when the kernels' turn comes. After stage_units(). Throws Error where a launch fails.
 void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
                       const unsigned* only_if);
 

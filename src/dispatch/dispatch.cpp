@@ -106,6 +106,12 @@ Report run_kernels(const Problem& given)
     for (const auto& [name, view] : problem.outputs()) {
         check_memory(view, name, place, space.is_asynchronous);
     }
+    if (space.is_asynchronous && !cuda::has_stream_memory(space.device)) {
+        throw Error(
+            fmt::format("stream was given, but {} has no memory in the order of streams; allowed is a call without "
+                        "one.",
+                        place.name));
+    }
     if (space.is_asynchronous && problem.cu_seqlens_q && cuda::is_captured(space.device, space.stream)) {
         throw Error(
             "stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed in a "
@@ -139,7 +145,7 @@ Report run_kernels(const Problem& given)
     report.ran_on = ran_on;
     report.note = place.note;
     report.seconds = seconds_since(start);
-    report.extra_bytes = decided.extra_bytes() + second.extra_bytes();
+    report.extra_bytes = decided.extra_bytes();
     report.staged_bytes = staging.bytes();
     report.standard_bytes = reference::standard_attention_bytes(problem);
     return report;

@@ -30,9 +30,7 @@ void SecondComputation::prepare()
     plan_->splits = plan_->head_splits = 1;
     plan_->merges = false;
     if (space_.kind == Space::Kind::cuda) {
-        for (PassPlan& pass : plan_->passes) {
-            pass.launch.units = staging_.array(pass.units);
-        }
+        stage_units(*plan_, staging_);
     } else if (space_.is_host()) {
         keep_to_startable(*plan_);
     }

@@ -7,7 +7,6 @@
 #include "problem.hpp"
 #include "staging.hpp"
 
-#include <cstdint>
 #include <optional>
 
 namespace flashomp {
@@ -23,9 +22,6 @@ public:
     /// again. On a stream nobody waits: kernels are queued that look for themselves. `all_is_finite` is what the host's
     /// passes have found. Returns whether the call was computed a second time; false where only the kernels know.
     bool run(const Plan& first, bool all_is_finite);
-
-    /// Scratch memory of kernels that are queued in any case.
-    [[nodiscard]] std::int64_t extra_bytes() const { return plan_ ? plan_->crew_memory_bytes : 0; }
 
 private:
     void prepare();

@@ -45,9 +45,10 @@ public:
 
     void give_back(const Block& block)
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         use_of(block.space).now -= block.bytes;
         if (block.space.is_asynchronous) {
+            lock.unlock(); // streams need not wait for each other
             release(block.data, block.space);
             return;
         }

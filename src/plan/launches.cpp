@@ -93,7 +93,7 @@ int rows_for_threads(const Problem& problem, int most, int threads)
     const offload::Band band = band_of(problem, rows, columns);
     // Of so many blocks the last one's time is nothing, and smaller ones take longer in all.
     constexpr std::int64_t many = 64; // for each thread
-    if ((rows + most - 1) / most * problem.batch * problem.heads_q > many * threads) {
+    if ((std::int64_t{rows} + most - 1) / most * problem.batch * problem.heads_q > many * threads) {
         return most;
     }
     const auto time = [&](int each) {

@@ -211,11 +211,18 @@ TEST_F(Hostile, StacksForWhichThereIsNoRoomLeaveOneThread)
 {
     const std::string q = tensor("q", {1, 256, 8, 8});
     const std::string call = "\"$0\" forward --threads 2 --q " + q + " --k " + q + " --v " + q + " --out ";
-    for (const std::string where : {"ulimit -v 800000; OMP_STACKSIZE=1G ", "OMP_STACKSIZE=16K ", "OMP_STACKSIZE=24 ",
-                                    "OMP_STACKSIZE=100000G ", "GOMP_STACKSIZE=16K "}) {
+    for (const std::string where :
+         {"ulimit -v 800000; OMP_STACKSIZE=1G ", "ulimit -v 4000000; OMP_STACKSIZE=17179869184b ",
+          "ulimit -v 4000000; OMP_STACKSIZE=20000000000 ", "OMP_STACKSIZE=16K ", "OMP_STACKSIZE=24 ",
+          "OMP_STACKSIZE=100000G ", "GOMP_STACKSIZE=16K ", "OMP_STACKSIZE=x GOMP_STACKSIZE=16K "}) {
         const Outcome outcome = run_shell(where + call + out().string());
         EXPECT_EQ(outcome.status, 0) << where << outcome.err;
         EXPECT_NE(outcome.out.find("host (1 thread)"), std::string::npos) << where << outcome.out;
+    }
+    // Too small for any thread, or no size: OpenMP's run time then takes the default.
+    for (const std::string where : {"OMP_STACKSIZE=8b ", "OMP_STACKSIZE=16KB ", "OMP_STACKSIZE= "}) {
+        const Outcome outcome = run_shell(where + call + out().string());
+        EXPECT_NE(outcome.out.find("host (2 threads)"), std::string::npos) << where << outcome.out << outcome.err;
     }
     EXPECT_NE(run_shell("OMP_STACKSIZE=4M " + call + out().string()).out.find("host (2 threads)"), std::string::npos);
 }

@@ -197,7 +197,7 @@ class Compare(unittest.TestCase):
     def test_seconds_end_the_run_in_time(self):
         self.assertEqual(self.run_with("--shape", "b1_h2_n64_d16", "--shape", "b1_h2_n32_d16", "--seconds", "-1"), [])
         self.assertEqual(json.loads(self.out.read_text())["context"]["stopped"],
-                         {"before": "bfloat16 b1_h2_n64_d16", "seconds": -1, "shapes_asked_for": 2})
+                         {"before": "bfloat16 b1_h2_n64_d16", "seconds": -1, "shapes_asked_for": 2, "shapes_measured": 0})
         self.assertNotEqual(self.run_with("--shape", "b1_h2_n64_d16", "--resume"), [])
         self.assertNotIn("stopped", json.loads(self.out.read_text())["context"])
 

@@ -69,7 +69,8 @@ class Table(unittest.TestCase):
         self.assertIn("1000 GFLOP/s: a loop of float32 multiply-adds, AVX2, 2 threads", "\n".join(lines))
 
     def test_a_run_that_was_stopped_says_how_much_of_it_is_there(self):
-        stopped = {"before": "float32 b1_h2_n128_d16", "seconds": 225, "shapes_asked_for": 72}
+        stopped = {"before": "float32 b1_h2_n128_d16", "seconds": 225, "shapes_asked_for": 72,
+                   "shapes_measured": 1}
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "some.json"
             file.write_text(json.dumps({"context": {"stopped": stopped}, "benchmarks": [row("flashomp", 2.0)]}))
