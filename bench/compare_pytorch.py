@@ -244,6 +244,10 @@ def run(arguments, pytorch):
     def measured():
         return {(row["run_name"].split("/")[1], row["shape"]) for row in rows}
 
+    def stopped_before(dtype, shape):
+        return {"before": f"{dtype} {shape}", "seconds": arguments.seconds, "shapes_asked_for": len(asked),
+                "shapes_measured": len(asked & measured())}
+
     there = measured()
     start = time.monotonic()
     for dtype in arguments.dtype:
@@ -266,8 +270,7 @@ def run(arguments, pytorch):
                 continue
             if time.monotonic() - start > arguments.seconds:
                 print(f"stopped before {dtype} {shape}: {arguments.seconds:g} s are over; --resume goes on.", flush=True)
-                context["stopped"] = {"before": f"{dtype} {shape}", "seconds": arguments.seconds,
-                                      "shapes_asked_for": len(asked), "shapes_measured": len(asked & measured())}
+                context["stopped"] = stopped_before(dtype, shape)
                 for server in servers:
                     server.close()
                 write(arguments.out, context, rows)
@@ -289,10 +292,13 @@ def run(arguments, pytorch):
             if arguments.cpu:
                 new = [row | {"peak_flops": peaks["flops"], "peak_source": peaks["flops_source"]} for row in new]
             rows += new
+            if left := [one for one in arguments.all_shapes if (dtype, one) not in measured()]:
+                context["stopped"] = stopped_before(dtype, left[0])  # for who kills the run
             write(arguments.out, context, rows)
             report(new)
         for server in servers:
             server.close()
+    context.pop("stopped", None)
     if rows:
         write(arguments.out, context, rows)  # no longer with where an earlier run was stopped
     return rows
