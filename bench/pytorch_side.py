@@ -1,6 +1,7 @@
 """PyTorch's side of compare_pytorch.py: its calls on flashomp's inputs, in both layouts of memory, and their rows."""
 
 import contextlib
+import ctypes
 import gc
 import pathlib
 import re
@@ -109,6 +110,7 @@ class PytorchOnCpu(Pytorch):
         pass
 
     def peak(self, call):
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed and is still resident would be taken again unseen
         pathlib.Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
         before = resident("VmRSS")
         call()

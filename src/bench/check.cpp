@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -60,7 +61,7 @@ const std::vector<reference::Span>& spans_of(const Chosen& part, Keys /*tensor*/
     return part.keys;
 }
 
-/// One span of a tensor, of all parts that have it: [heads of all parts, rows or keys, width].
+/// One span of a tensor, of all parts that have as many spans: [heads of all parts, rows or keys, width].
 struct Span {
     Values actual, exact, naive;
     std::vector<std::uint8_t> few_keys; ///< for each row; of keys one for each part
@@ -96,32 +97,35 @@ public:
     void compare(Result result, Tensor tensor, DType dtype, const std::vector<ChosenValues>& naive, double& error,
                  double& bound) const
     {
-        std::size_t spans = 0;
+        // Of packed sequences a short one has one span, which is all of it, and a long one has several: judged apart.
+        std::set<std::size_t> numbers_of_spans;
         for (const Chosen& part : parts_) {
-            spans = std::max(spans, spans_of(part, tensor).size());
+            numbers_of_spans.insert(spans_of(part, tensor).size());
         }
         double worst = -1;
-        for (std::size_t i = 0; i < spans; ++i) {
-            const Span span = span_of(i, tensor, naive);
-            const reference::Verdict verdict = judged(result, dtype, span);
-            accuracy_.take(reference::name_of(result), verdict);
-            const reference::Limit& largest = verdict.largest();
-            if (!(largest.value / largest.bound <= worst)) {
-                worst = largest.value / largest.bound;
-                error = largest.value;
-                bound = largest.bound;
+        for (const std::size_t spans : numbers_of_spans) {
+            for (std::size_t i = 0; i < spans; ++i) {
+                const reference::Verdict verdict = judged(result, dtype, span_of(i, spans, tensor, naive));
+                accuracy_.take(reference::name_of(result), verdict);
+                const reference::Limit& largest = verdict.largest();
+                if (!(largest.value / largest.bound <= worst)) {
+                    worst = largest.value / largest.bound;
+                    error = largest.value;
+                    bound = largest.bound;
+                }
             }
         }
     }
 
 private:
     template <class Tensor>
-    [[nodiscard]] Span span_of(std::size_t index, Tensor tensor, const std::vector<ChosenValues>& naive) const
+    [[nodiscard]] Span span_of(std::size_t index, std::size_t of, Tensor tensor,
+                               const std::vector<ChosenValues>& naive) const
     {
         Span all;
         for (std::size_t i = 0; i < parts_.size(); ++i) {
             const std::vector<reference::Span>& spans = spans_of(parts_[i], tensor);
-            if (index >= spans.size()) {
+            if (spans.size() != of) {
                 continue;
             }
             const reference::Span& span = spans[index];

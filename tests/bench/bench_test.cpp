@@ -289,6 +289,28 @@ TEST(BenchMemory, ResidentPeakSeesWhatWasTouchedAndGivenBack)
     EXPECT_LT(*ResidentPeak().bytes(), 8 * mebibyte); // starts anew
 }
 
+TEST(BenchMemory, ResidentPeakSeesWhatIsTakenAgain)
+{
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "AddressSanitizer keeps freed memory resident";
+#endif
+    make_allocations_visible();
+    if (!ResidentPeak().bytes()) {
+        GTEST_SKIP() << "/proc does not tell the resident peak here";
+    }
+    // Small blocks, which the heap keeps when they are freed: the last one lies behind them.
+    std::vector<std::unique_ptr<char[]>> blocks(1025); // NOLINT(modernize-avoid-c-arrays)
+    for (auto& block : blocks) {
+        block = std::make_unique<char[]>(32 << 10); // NOLINT(modernize-avoid-c-arrays): zeros
+    }
+    blocks.erase(blocks.begin(), blocks.end() - 1);
+    const ResidentPeak peak;
+    for (int i = 0; i < 1024; ++i) {
+        blocks.push_back(std::make_unique<char[]>(32 << 10)); // NOLINT(modernize-avoid-c-arrays)
+    }
+    EXPECT_GT(*peak.bytes(), 30 * mebibyte);
+}
+
 TEST(BenchMemory, StandardAttentionTakesItsMatricesFlashompDoesNot)
 {
 #ifdef __SANITIZE_ADDRESS__

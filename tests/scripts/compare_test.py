@@ -175,6 +175,13 @@ class Compare(unittest.TestCase):
         peaks = {(row["dtype"], row["peak_flops"]) for row in rows}
         self.assertEqual(len(peaks), 2)
 
+    def test_memory_of_a_cpu_that_was_freed_before_counts_again(self):
+        def blocks():
+            return [b"x" * (32 << 10) for _ in range(1024)]
+        kept = [blocks(), blocks()]
+        del kept[0]  # the heap keeps these pages, below the others
+        self.assertGreater(pytorch_side.PytorchOnCpu.peak(None, blocks), 30 << 20)
+
     def test_what_has_no_time_says_why(self):
         rows = self.run_with("--shape", "b1_h2_n128_d16")
         why = {(row["implementation"], row["direction"]): row.get("error_message") for row in rows}
