@@ -7,16 +7,8 @@
 namespace flashomp::testing {
 namespace {
 
-class Float8 : public TargetTest {
+class Float8 : public CudaTest {
 protected:
-    void SetUp() override
-    {
-        if (!has_cuda()) {
-            GTEST_SKIP() << "this build has no CUDA backend";
-        }
-        use({"cuda_device", Machine::automatic, true, "", Backend::cuda});
-    }
-
     /// Heads of different sizes, each with its scale; what options already has is kept.
     void check(const Shape& shape, Options options, std::uint64_t seed)
     {

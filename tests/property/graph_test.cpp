@@ -59,16 +59,7 @@ private:
     void* runnable_ = nullptr;
 };
 
-class CapturedCalls : public TargetTest {
-protected:
-    void SetUp() override
-    {
-        if (!has_cuda()) {
-            GTEST_SKIP() << "this build has no CUDA backend";
-        }
-        use({"cuda_device", Machine::automatic, true, "", Backend::cuda});
-    }
-};
+class CapturedCalls : public CudaTest {};
 
 TEST_F(CapturedCalls, GiveTheSameBitsWhenTheyRun)
 {

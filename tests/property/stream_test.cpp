@@ -18,7 +18,7 @@
 namespace flashomp::testing {
 namespace {
 
-class Stream : public TargetTest {
+class Stream : public CudaTest {
 protected:
     static void expect_hidden(AttentionCase attention, std::int64_t first_key, std::int64_t hidden_keys);
 
@@ -27,14 +27,6 @@ protected:
         Options options = on_target({});
         options.stream = nullptr;
         return options;
-    }
-
-    void SetUp() override
-    {
-        if (!has_cuda()) {
-            GTEST_SKIP() << "this build has no CUDA backend";
-        }
-        use({"cuda_device", Machine::automatic, true, "", Backend::cuda});
     }
 };
 

@@ -154,7 +154,19 @@ protected:
     void SetUp() override { use(GetParam()); }
 };
 
-/// Names the instances of such a test.
+/// A test of the CUDA backend alone; skipped in builds without.
+class CudaTest : public TargetTest {
+protected:
+    void SetUp() override
+    {
+        if (!has_cuda()) {
+            GTEST_SKIP() << "this build has no CUDA backend";
+        }
+        use({"cuda_device", Machine::automatic, true, "", Backend::cuda});
+    }
+};
+
+/// Names the instances of a test that runs on every target.
 inline std::string target_name(const ::testing::TestParamInfo<Target>& info)
 {
     return info.param.name;
