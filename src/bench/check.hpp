@@ -17,7 +17,7 @@ namespace flashomp::bench {
 /// By what results are judged.
 enum class Rule : std::uint8_t {
     strict, ///< reference::judge()
-    wide    ///< reference::tolerance(), FlashAttention-2's own: for yardsticks and for 8 bits
+    wide    ///< reference::tolerance(), FlashAttention-2's own: for yardsticks and for LSE of 8-bit operands
 };
 
 /// Errors of what was compared against the float64 reference, and what the tolerance rule allows

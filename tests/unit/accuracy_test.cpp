@@ -69,13 +69,13 @@ protected:
 
     /// What fails of the exact values changed by `change(index, value)` and rounded to bfloat16.
     [[nodiscard]] std::string failures(const std::function<double(std::size_t, double)>& change,
-                                       Result result = Result::dk) const
+                                       Result result = Result::dk, DType dtype = DType::bfloat16) const
     {
         std::vector<double> actual;
         for (std::size_t n = 0; n < exact.size(); ++n) {
             actual.push_back(round_to_bfloat16(static_cast<float>(change(n, exact[n]))));
         }
-        const Judged judged{result, DType::bfloat16, elements, rows, {}, 0.0};
+        const Judged judged{result, dtype, elements, rows, {}, 0.0};
         return judge(judged, actual, exact, naive).failures();
     }
 
@@ -123,6 +123,18 @@ TEST_F(JudgeTest, OAndGradientsHaveFactorsOfTheirOwn)
     EXPECT_NE(failures(one_off(1.4), Result::o), "");
     EXPECT_EQ(failures(one_off(1.3), Result::dv), "");
     EXPECT_NE(failures(one_off(1.8), Result::dv), "");
+}
+
+TEST_F(JudgeTest, EightBitsMayRoundOneProbabilityWorseButNotAll)
+{
+    const double largest = naive_error(naive, exact);
+    const auto failed = [this](const std::function<double(std::size_t, double)>& change) {
+        return failures(change, Result::o, DType::float8_e4m3);
+    };
+    EXPECT_EQ(failed([=](std::size_t n, double x) { return n == 40 ? x + 2.5 * largest : x; }), "");
+    EXPECT_NE(failed([=](std::size_t n, double x) { return n == 40 ? x + 3.5 * largest : x; }), "");
+    EXPECT_NE(failed([=](std::size_t n, double x) { return n % 4 == 0 ? x + largest : x - largest; }), "");
+    EXPECT_NE(failed([](std::size_t, double x) { return 1.01 * x; }), "");
 }
 
 TEST_F(JudgeTest, EarlyRowsDoNotExcuseLateOnes)
