@@ -106,7 +106,7 @@ def machines(folder=results.RESULTS):
     """{(CPUs, MHz, caches): {"cpu", "isas", "files"}} of all hosts that files of results name, those of host-*.json first."""
     found = {}
     for path in sorted(folder.glob("*.json"), key=lambda path: (not path.name.startswith("host"), path.name)):
-        context = results.read(path)[0] if "benchmarks" in (data := json.loads(path.read_text())) else data.get("context", {})
+        context = json.loads(path.read_text()).get("context", {})
         if "num_cpus" not in context or not context.get("caches"):
             continue
         caches = tuple((one["level"], one["type"], one["size"], one["num_sharing"]) for one in context["caches"])
@@ -131,7 +131,7 @@ def machine_lines(found):
         gpu = len(one["files"]) - len(kept)
         lines.append([letter_of(found, one["files"][0]), one["cpu"], f"{cpus}, {mhz / 1e3:.1f} GHz",
                       *(size_text(size[level][0]) for level in (1, 2, 3)), ", ".join(sorted(one["isas"])),
-                      ", ".join(kept) + (f"; the host of {gpu} files of an H200" if gpu else "")])
+                      ", ".join(kept) + (f"; the host of an H200, {gpu} files" if gpu else "")])
     return markdown(["host", "CPU", "CPUs", "L1 data", "L2", "L3", "instruction sets recorded", "results"], lines)
 
 
