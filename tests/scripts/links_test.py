@@ -50,6 +50,7 @@ class Links(unittest.TestCase):
     def test_links_that_do_not(self):
         for link, why in {"[a](none.md)": "there is no none.md", "[a](docs/other.md#no-heading)": "no heading",
                           "[`Tile`](tile.hpp#L5)": "does not hold Tile", "[`Til`](tile.hpp#L3)": "does not hold Til",
+                          "[`tile`](tile.hpp#L1)": "outside a comment",
                           "[`Tile`](tile.hpp#L99)": "line 99 is not in", "[`Tile`](tile.hpp#tile)": "is no line",
                           "[3](tile.hpp#L3)": "names nothing", "[`Tile`](gone.hpp#L3)": "there is no gone.hpp"}.items():
             with self.subTest(link):
@@ -65,7 +66,8 @@ class Links(unittest.TestCase):
 
     def test_numbers_move_to_definitions_and_right_ones_stay(self):
         page = self.root / "README.md"
-        page.write_text("[`Tile`](tile.hpp#L9) [`rows()`](tile.hpp#L1) [`many`](tile.hpp#L1) [`rows()`](tile.hpp#L8) [`no`](tile.hpp#L1)")
+        page.write_text("[`Tile`](tile.hpp#L9) [`rows()`](tile.hpp#L1) [`many`](tile.hpp#L1) [`rows()`](tile.hpp#L8) "
+                        "[`no`](tile.hpp#L1)")
         self.assertEqual(links.fixed(page), "[`Tile`](tile.hpp#L3) [`rows()`](tile.hpp#L5) [`many`](tile.hpp#L7) "
                          "[`rows()`](tile.hpp#L8) [`no`](tile.hpp#L1)")
 
