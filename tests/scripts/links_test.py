@@ -57,6 +57,12 @@ class Links(unittest.TestCase):
                 (sentence,) = self.problems(link)
                 self.assertIn(why, sentence)
 
+    def test_files_that_are_named_are_there_but_in_histories(self):
+        self.assertEqual(self.problems("docs/other.md, other/folder/no.hpp and tests/a*.hpp"), [])
+        self.assertEqual(self.problems("See offload/no.hpp."), ["README.md: there is no offload/no.hpp."])
+        (self.root / "docs" / "log" / "old.md").write_text("offload/no.hpp was there.\n")
+        self.assertEqual(self.problems("a"), [])
+
     def test_pages_in_folders_are_read_from_where_they_are(self):
         page = self.root / "docs" / "log" / "old.md"
         page.write_text("[a](../../tile.hpp) [b](../x.md)\n")
