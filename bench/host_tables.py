@@ -4,6 +4,7 @@ sections() has them for the pages; a table is there when its file is (bench/host
 """
 
 import collections
+import json
 
 import results
 
@@ -95,6 +96,43 @@ def instructions(files):
              for row in rows]
     return markdown(["pass, dtype, shape", "instructions", "a multiply-add needed", "a multiply-add carried out",
                      "the same, as a multiple of 1/8"], lines)
+
+
+def size_text(count):
+    return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+
+
+def machines(folder=results.RESULTS):
+    """{(CPUs, MHz, caches): {"cpu", "isas", "files"}} of all hosts that files of results name, those of host-*.json first."""
+    found = {}
+    for path in sorted(folder.glob("*.json"), key=lambda path: (not path.name.startswith("host"), path.name)):
+        context = json.loads(path.read_text()).get("context", {})
+        if "num_cpus" not in context or not context.get("caches"):
+            continue
+        caches = tuple((one["level"], one["type"], one["size"], one["num_sharing"]) for one in context["caches"])
+        one = found.setdefault((context["num_cpus"], context["mhz_per_cpu"], caches), {"cpu": "", "isas": set(), "files": []})
+        one["cpu"] = one["cpu"] or context.get("cpu", "")
+        one["isas"] |= {context.get("flashomp_host_isa")} - {None, ""}
+        one["files"].append(path.name)
+    return found
+
+
+def letter_of(found, name):
+    """A machine's letter in the tables: that of the machine which a file of results names."""
+    return next(chr(ord("A") + index) for index, one in enumerate(found.values()) if name in one["files"])
+
+
+def machine_lines(found):
+    """A line for each machine. The CPUs of virtual machines hide their model, so that caches tell machines apart."""
+    lines = []
+    for (cpus, mhz, caches), one in found.items():
+        size = {level: (size, sharing) for level, kind, size, sharing in caches if kind != "Instruction"}
+        kept = [name.removesuffix(".json") for name in one["files"] if name.startswith("host")]
+        gpu = len(one["files"]) - len(kept)
+        lines.append([letter_of(found, one["files"][0]), one["cpu"], f"{cpus}, {mhz / 1e3:.1f} GHz",
+                      *(size_text(size[level][0]) for level in (1, 2, 3)), ", ".join(sorted(one["isas"])),
+                      ", ".join(kept) + (f"; the host of an H200, {gpu} files" if gpu else "")])
+    return markdown(["host", "CPU", "CPUs", "L1 data", "L2", "L3", "instruction sets recorded", "results"], lines)
 
 
 TABLES = (

@@ -39,16 +39,17 @@ def compared_text(rows):
         return words + ("o, LSE and dQ of the last 128 rows of one head, dK and dV not at all; in the others one key head with "
                         "its query heads.")
     forward = [shares_of(row)[0] for row in rows]
-    words = (f"Compared with float64 in each call's results: o and LSE, backward dQ too, of {range_text([n for _, n in forward])} "
+    words = (f"Compared with float64 in each call's results were o and LSE, backward dQ too, of {range_text([n for _, n in forward])} "
              f"rows in {range_text([heads for heads, _ in forward])} heads")
     backward = [shares_of(row)[1] for row in rows if row["direction"] == "backward"]
     if backward:
         words += (f"; dK and dV of {range_text([n for _, n in backward])} keys in {range_text([heads for heads, _ in backward])} "
                   "key heads")
-    words += ". Where that is not all of them, they are from the beginning, the middle and the end; the file names them."
+    words += ". Where these are not all, they are from the beginning, the middle and the end; the file names them."
     again = sum(row.get("compared_after_timing", False) for row in rows)
-    return words + (" Before the timing, and once more what the timed calls left." if again == len(rows) else
-                    f" Before the timing; in {again} of {count_text(len(rows), 'row')} what the timed calls left, too.")
+    return words + (" This was done before the timing, and once more with what the timed calls left." if again == len(rows) else
+                    f" This was done before the timing, and in {again} of {count_text(len(rows), 'row')} with what the timed calls "
+                    "left, too.")
 
 
 def ahead_text(rows, main, other):
@@ -88,7 +89,7 @@ def layouts_text(rows):
         return None
     theirs = sum(row["layout"] == "bhnd" for row in rows)
     return (f"PyTorch was timed on [batch, heads, rows, depth] and on flashomp's [batch, rows, heads, depth], with flashomp's "
-            f"values; its time is the better one, which is the first in {theirs} of {count_text(len(rows), 'row')}.")
+            f"values. The better time counts: that of the first layout in {theirs} of {count_text(len(rows), 'row')}.")
 
 
 def stopped_text(contexts):

@@ -50,6 +50,18 @@ class Tables(unittest.TestCase):
         self.assertEqual(lines[2:], ["| host_scaling, 2 CPUs | forward float32 b1_h1_n8_d64 | flashomp | 9.00 ms |  |",
                                      "| host_scaling_16, 2 CPUs | forward float32 b1_h1_n8_d64 | flashomp |  | 1.00 ms |"])
 
+    def test_machines_are_told_apart_by_their_caches(self):
+        def caches(bytes_of_l1):
+            return [{"level": level, "type": kind, "size": size, "num_sharing": 1} for level, kind, size in (
+                (1, "Data", bytes_of_l1), (1, "Instruction", 2**15), (2, "Unified", 2**20), (3, "Unified", 2**25))]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, size, isa in (("h200-x", 2**15, "avx2"), ("host-a", 2**15, "amx"), ("host-b", 3 * 2**14, "avx2")):
+                (pathlib.Path(folder) / f"{name}.json").write_text(json.dumps({"benchmarks": [], "context": {
+                    "cpu": "A CPU", "num_cpus": 2, "mhz_per_cpu": 2600, "caches": caches(size), "flashomp_host_isa": isa}}))
+            lines = host_tables.machine_lines(host_tables.machines(pathlib.Path(folder)))
+        self.assertEqual(lines[2:], ["| A | A CPU | 2, 2.6 GHz | 32 KiB | 1 MiB | 32 MiB | amx, avx2 | host-a; the host of an "
+                                     "H200, 1 files |", "| B | A CPU | 2, 2.6 GHz | 48 KiB | 1 MiB | 32 MiB | avx2 | host-b |"])
+
     def test_memory(self):
         (lines,) = self.lines(host_memory=[row("forward", 1024, real_time=1, peak_bytes=2**20, standard_bytes=2**23)])
         self.assertEqual(lines[-1], "| 1024 | 1.0 MiB | 1024 | 8.0 MiB |")

@@ -50,13 +50,6 @@ class Table(unittest.TestCase):
         self.assertEqual(lines[2], "| forward float32 b1_h2_n64_d16 | 2.00 ms | 1.00 ms | 500.0 GFLOP/s | 1.0 MiB "
                          "| 2.00x (1.50x) | 4.00x | 3.0e-07 (2.0e-05) |")
 
-    def test_of_the_lengths_chosen_the_most_heads_are_shown(self):
-        rows = [row("flashomp", 1.0, run_name=f"forward/float32/{shape}/real_time")
-                for shape in ("b1_h2_n64_d16", "b2_h2_n64_d16", "b1_h2_n64_d32", "b2_h2_n32_d16")]
-        shapes = [line.split(" | ")[0].split()[-1] for line in self.lines(*rows, lengths=(64,))[2:4]]
-        self.assertEqual(shapes, ["b2_h2_n64_d16", "b1_h2_n64_d32"])
-        self.assertEqual(self.lines(*rows, lengths=(64,))[4], "")
-
     def test_a_multiply_add_limit_is_stated_beside_the_ratio(self):
         peaks = {"flops": 1e12, "flops_source": "measured: float32 multiply-adds, AVX2, 2 threads"}
         rows = [row("flashomp", 2.0), row("pytorch-cpu-flash", 4.0, **{"TFLOP/s": 0.25})]
@@ -104,9 +97,37 @@ class Table(unittest.TestCase):
         part = readme.split(tables.BEGIN)[1].split(tables.END)[0]
         self.assertEqual(part, f"\n{tables.readme_part()}\n")
         self.assertEqual((ROOT / "docs/results.md").read_text(), tables.results_page())
-        outside = readme.replace(part, "")
-        self.assertNotIn("FLOP/s", outside)
-        self.assertIn(f"\n{tables.grid_part()}\n", outside)
+        self.assertNotIn("FLOP/s", readme.replace(part, ""))
+        host = (ROOT / "docs/host.md").read_text()
+        self.assertIn(f"{tables.HOSTS_BEGIN}\n{tables.hosts_part()}\n{tables.HOSTS_END}", host)
+
+    def test_readme_is_short_and_has_one_small_table(self):
+        readme = (ROOT / "README.md").read_text()
+        self.assertLessEqual(len(readme.splitlines()), 120)
+        self.assertLessEqual(sum(line.startswith("|") for line in readme.splitlines()), 2 + 8)
+        self.assertLessEqual(sum(len(cells) for cells, _ in tables.README_MACHINES), 8)
+
+    def test_readme_s_rows_are_there_in_every_set_that_may_be_shown(self):
+        there = {one[0]: one for one in results.present_sets()}
+        for cells, kinds in tables.README_MACHINES:
+            for kind, names in kinds:
+                for name in names:
+                    with self.subTest(name):
+                        _, title, paths = there[name]
+                        body, note = tables.set_lines(kind, title, paths, cells)
+                        self.assertEqual(len(body), len(cells))
+                        self.assertIn("ahead of", note)
+
+    def test_readme_shows_a_loss_as_it_is(self):
+        rows = [row("flashomp", 2.0, spread=0.01, kernel_time=1.0), row("pytorch-flash", 1.0, kernel_time=0.25)]
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "some.json"
+            file.write_text(json.dumps({"context": {"flashomp_commit": "0123456789ab"}, "benchmarks": rows}))
+            body, note = tables.set_lines("A GPU", "Some set", [file], (("forward", "float32", "b1_h2_n64_d16"),))
+        self.assertEqual(body, [["A GPU: forward float32 b1_h2_n64_d16", "2.00 ms", "500.0 GFLOP/s", "1.0 MiB", "0.50x (0.25x)",
+                                 "", "1.0e-07 (1.0e-05)", "1.0 %"]])
+        self.assertIn("ahead of FlashAttention-2 (PyTorch) in 0 of 1 cells by wall-clock", note)
+        self.assertIn("on flashomp's layout", note)
 
     def test_grid_lines_count_what_the_files_hold(self):
         for path in tables.grid_files():

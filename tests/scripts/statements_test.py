@@ -35,13 +35,13 @@ class Statements(unittest.TestCase):
     def test_what_was_compared_is_counted_from_the_rows(self):
         text = statements.compared_text([row("flashomp", 1.0), row("pytorch-flash", 2.0)])
         self.assertIn("o and LSE, backward dQ too, of 192 rows in 3 heads; dK and dV of 192 keys in 3 key heads", text)
-        self.assertTrue(text.endswith("Before the timing, and once more what the timed calls left."))
+        self.assertTrue(text.endswith("before the timing, and once more with what the timed calls left."))
         without_keys = row("flashomp", 1.0)
         without_keys["compared_parts"] = [part | {"key_tensors": []} for part in without_keys["compared_parts"]]
         self.assertIn("dK and dV of 0 to 192 keys in 0 to 3 key heads",
                       statements.compared_text([row("flashomp", 1.0), without_keys]))
         once = row("flashomp", 1.0, compared_after_timing=False)
-        self.assertIn("in 0 of 1 row what the timed calls left", statements.compared_text([once]))
+        self.assertIn("in 0 of 1 row with what the timed calls left", statements.compared_text([once]))
 
     def test_files_of_the_older_rule_do_not_claim_more_than_it_did(self):
         old = [{key: value for key, value in row("flashomp", 1.0).items() if key != "compared_parts"} |
@@ -58,7 +58,7 @@ class Statements(unittest.TestCase):
         self.assertEqual(statements.spread_text(rows, ["flashomp", "pytorch-flash"]),
                          "Spread of the repetitions, (slowest - fastest)/median: flashomp 6.0 % (at most 10 %), "
                          "FlashAttention-2 (PyTorch) 2.0 % (at most 2 %). 1 row had fewer than 5 repetitions.")
-        self.assertIn("which is the first in 1 of 2 rows", statements.layouts_text(rows))
+        self.assertIn("that of the first layout in 1 of 2 rows", statements.layouts_text(rows))
         self.assertIn("FlashAttention-2", statements.lines_of(rows, "flashomp", ["pytorch-flash"])[1])
 
 
