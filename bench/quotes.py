@@ -32,8 +32,7 @@ import statistics
 import results
 
 PAGES = ("README.md", "docs/offload.md", "docs/host.md", "docs/cuda.md", "docs/algorithm.md", "docs/tuning.md", "docs/ci.md",
-         "docs/log/cuda-history.md", "docs/log/hidden-keys.md", "docs/log/host-history.md", "docs/log/offload-history.md",
-         "CHANGELOG.md")
+         "docs/log/hidden-keys.md", "CHANGELOG.md")
 QUOTE = re.compile(r"(\d[\d,]*(?:\.\d+)?)(<!--\s+result:\s+(.*?)\s+-->)", re.S)
 COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq}
 CONDITION = re.compile(r"(n|d|heads|batch|threads|products)(<=|>=|<|>|=)([\d,]+)$")

@@ -40,8 +40,6 @@ SETS = (
     ("h200-openmp-float16", "The same in float16", ("h200-openmp-float16.json",)),
     ("h200-openmp-gradients", "dQ, dK and dV at N = 16384 on an H200, compared with float64",
      ("h200-openmp-gradients-bfloat16.json", "h200-openmp-gradients-float16.json", "h200-openmp-gradients-float32.json")),
-    ("h200-openmp-one-layout", "FlashAttention's grid on an H200, PyTorch on flashomp's layout alone",
-     ("h200-openmp-one-layout.json",)),
     ("h200-openmp-192", "Head dims of 192 on an H200", ("h200-openmp-192.json",)),
     ("h200-openmp-float32", "float32 on an H200", ("h200-openmp-float32.json",)),
     ("h200-openmp-launch", "Small calls on an H200", ("h200-openmp-launch.json",)),

@@ -32,7 +32,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 // The numbers below were found on the grid of tests/parity (host machines with AVX-512, with a tensor core's arithmetic
 // computed on the host beside them: P and dS rounded to 16 bits, sums in float32, D from the rounded O), and compared
-// with what GPUs gave: bench/results/h200-grid*.jsonl hold the largest difference and its naive error of 107,730 sets
+// with what GPUs gave: bench/results/h200-grid*.jsonl hold the largest difference and its naive error of 117,645 sets
 // of cells, all of which are within these limits but one, o in float32 at 16 x 20000, of a version before its
 // correction. They do not hold the largest values, which were taken for 4 where rows see few keys and for 0.5
 // elsewhere.
