@@ -17,27 +17,20 @@ import results
 FILE = results.ROOT / "bench" / "ages.json"
 
 # An exclusion holds for all paths of a list, wherever it stands.
-ALGORITHM = (":(glob)offload/*.hpp", "offload/tile/element.hpp", "offload/tile/machine.hpp", "offload/tile/math.hpp",
+ALGORITHM = (":(glob)offload/algorithm/*.hpp", "offload/launch/launch.hpp", "offload/launch/pass.hpp",
              "include/flashomp/dropout.hpp")
 # Block sizes, crews, where tensors and scratch memory are, the tables that are shipped.
 SCHEDULE = ("src/plan/", "src/dispatch/", "src/tuning/shipped/", "src/tuning/table.cpp")
-HOST = ALGORITHM + SCHEDULE + (
-    "src/core/host_threads.cpp",
-    "offload/CMakeLists.txt", "offload/launch_host.cpp", "offload/host_isas.cpp",
-    "offload/tile/finite_check.hpp", "offload/tile/host.hpp", "offload/tile/host_few.hpp", "offload/tile/host_tile.hpp",
-    "offload/tile/lanes.hpp", "offload/tile/matrix_product.hpp", "offload/tile/rows_ahead.hpp",
-    "offload/tile/team_memory.hpp") + tuple(
-        f":(exclude)offload/{name}.hpp" for name in ("device_count", "region", "tensor_shapes"))
-PAIRS = ("offload/tile/host_pairs.hpp", "offload/tile/terms.hpp")
+HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.txt", "offload/launch/launch_host.cpp",
+                               "offload/host/host_isas.cpp") + tuple(f"offload/host/{name}.hpp" for name in (
+    "few_queries", "finite", "host_machine", "host_tile", "lanes", "matrix_product", "nonfinite", "rows_ahead"))
+PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "cmake/FlashompOffload.cmake",
               "cmake/hopper/") + SCHEDULE
-OPENMP = EVERYWHERE + tuple(f":(exclude)offload/{name}" for name in (
-    "launch_host.cpp", "host_isas.cpp", "tile/host*", "tile/lanes.hpp", "tile/matrix_product.hpp", "tile/rows_ahead.hpp",
-    "tile/terms.hpp"))
-CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", ":(exclude)offload/region.hpp",
-        "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + tuple(f"offload/tile/{name}.hpp" for name in (
-            "finite_check", "panels", "plain", "ptx", "team_memory", "tensor", "tensor_tile", "tf32", "two_stages", "visible",
-            "warp_products", "warp_tile"))
+OPENMP = EVERYWHERE + (":(exclude)offload/host/", ":(exclude)offload/launch/launch_host.cpp")
+CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + (
+    "offload/plain/", "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
+        "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.
@@ -49,9 +42,9 @@ MEASURES = (
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*",)),
     ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
-    ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/tile/host_dpbf16.hpp",),
+    ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/host/dpbf16.hpp",),
      ("host-pytorch-zen5.json", "host-pytorch-amd.json", "host-scaling.json")),
-    ("the host machine on AVX-512 and AMX", HOST + PAIRS + ("offload/tile/host_amx.hpp", "offload/tile/host_dpbf16.hpp"),
+    ("the host machine on AVX-512 and AMX", HOST + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp"),
      ("host*",)),
 )
 
@@ -86,21 +79,39 @@ def why_unknown(folder=results.ROOT):
     return None
 
 
-COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")', re.DOTALL)
+@functools.lru_cache(maxsize=None)
+def moved(commit, folder):
+    """{name now: name then} of the files that moved since a commit."""
+    lines = (git("diff", "-M", "--diff-filter=R", "--name-status", commit, folder=folder) or "").splitlines()
+    return {new: old for _, old, new in (line.split("\t") for line in lines)}
+
+
+COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|^#include "[^\n]*|("(?:\\.|[^"\\\n])*")', re.DOTALL | re.MULTILINE)
 
 
 def code_of(text):
-    """C++ without comments, and without what white space is where."""
+    """C++ without comments, without what white space is where, and without the names of the headers, which count themselves."""
     return COMMENT_OR_TEXT.sub(lambda found: found[1] or " ", text).split()
 
 
+def rules_of(text, names=()):
+    """CMake without lines that are comments, with new names (pairs of old and new) for the files that it lists."""
+    for old, new in names:
+        text = re.sub(rf"(?<![\w./]){re.escape(old)}(?![\w.])", new, text)
+    return re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE).split()
+
+
 def is_other_code(commit, name, folder):
-    """Whether a file that changed since a commit did so in more than comments and line breaks."""
-    path = pathlib.Path(folder) / name
-    then = git("show", f"{commit}:{name}", folder=folder)
-    if path.suffix not in (".hpp", ".cpp", ".cuh", ".cu") or then is None or not path.exists():
+    """Whether a file that changed since a commit did so in more than comments, line breaks and where files are."""
+    path, names = pathlib.Path(folder) / name, moved(commit, folder)
+    then = git("show", f"{commit}:{names.get(name, name)}", folder=folder)
+    if then is None or not path.exists():
         return True
-    return code_of(then) != code_of(path.read_text())
+    if path.name == "CMakeLists.txt":
+        here = name.removesuffix(path.name)
+        return rules_of(path.read_text()) != rules_of(then, [
+            (old.removeprefix(here), new.removeprefix(here)) for new, old in names.items() if old.startswith(here)])
+    return path.suffix not in (".hpp", ".cpp", ".cuh", ".cu") or code_of(then) != code_of(path.read_text())
 
 
 @functools.lru_cache(maxsize=None)
@@ -110,11 +121,13 @@ def age(commit, paths, folder=results.ROOT):
         return {"older": None, "why": "the program was built from changes that no commit has"}
     if git("cat-file", "-e", f"{commit}^{{commit}}", folder=folder) is None:
         return {"older": None, "why": "that commit is not in this repository"}
+    names = moved(commit, folder)
     changed = [name for name in git("diff", "--name-only", commit, "--", *paths, folder=folder).splitlines()
-               if is_other_code(commit, name, folder)]
+               if name not in names.values() and is_other_code(commit, name, folder)]
     if not changed:
         return {"older": False}
-    return {"older": True, "commits": int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths, folder=folder)),
+    return {"older": True, "commits": int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths,
+                                               *(names[name] for name in changed if name in names), folder=folder)),
             "files": len(changed)}
 
 

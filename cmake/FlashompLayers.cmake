@@ -80,7 +80,7 @@ function(flashomp_library)
         target_link_options(flashomp PRIVATE -Wl,--no-undefined)
     endif()
     set_target_properties(flashomp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
-    # Opened at run time (offload/kernel_libraries.cpp), so the linker does not ask for them: whoever builds one target
+    # Opened at run time (offload/launch/kernel_libraries.cpp), so the linker does not ask for them: whoever builds one target
     # that uses the library is to have them all the same.
     get_property(kernel_libraries GLOBAL PROPERTY flashomp_kernel_libraries)
     if(kernel_libraries)

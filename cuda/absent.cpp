@@ -1,7 +1,7 @@
 // The same functions in builds without CUDA (FLASHOMP_BACKEND=openmp): there is no device, so nobody calls the rest.
-#include "device.hpp"
-#include "hopper.hpp"
-#include "launch.hpp"
+#include "hopper_kernels.hpp"
+#include "kernels.hpp"
+#include "runtime.hpp"
 
 namespace flashomp::cuda {
 

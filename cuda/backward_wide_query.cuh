@@ -1,7 +1,7 @@
 // dQ on Hopper for heads deeper than 128, whose dK and dV do not both fit beside their scores in registers, so that
 // the one pass of backward_hopper.cuh is not for them: seven products in two passes instead of five, and no sum in
-// memory. This is the first, as in offload/backward.hpp: a query block stays, keys and values stream past it, and ΣP
-// and ΣdS of each row correct LSE and D for the second (backward_wide_key.cuh).
+// memory. This is the first, as in offload/algorithm/backward.hpp: a query block stays, keys and values stream past it,
+// and ΣP and ΣdS of each row correct LSE and D for the second (backward_wide_key.cuh).
 //
 // Two warpgroups have 64 query rows each, and share what the copy engine brings. While one computes P and dS, the
 // other's products run.
@@ -206,7 +206,7 @@ private:
         }
     }
 
-    /// dq; and LSE and D, corrected as in offload/backward.hpp.
+    /// dq; and LSE and D, corrected as in offload/algorithm/backward.hpp.
     __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, std::int64_t rows, float (&dq)[sums])
     {
         const bool has_sink = p_.sink != nullptr;

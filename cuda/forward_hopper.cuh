@@ -3,8 +3,8 @@
 // so that one group's products run while another computes its softmax, and within a group the products of block j with
 // the keys are issued together with those of block j - 1 with the values.
 //
-// It computes what offload/forward.hpp does where nothing modifies the scores: masks, windows, key padding and sinks
-// are here; softcap, ALiBi, bias and dropout are the other kernels'.
+// It computes what offload/algorithm/forward.hpp does where nothing modifies the scores: masks, windows, key padding
+// and sinks are here; softcap, ALiBi, bias and dropout are the other kernels'.
 #pragma once
 
 #include "hopper_items.cuh"
@@ -269,8 +269,9 @@ private:
         }
     }
 
-    /// Online softmax with a base that moves only when a row's maximum passes it by 2^lag (offload/softmax.hpp). True
-    /// if it moved: what was summed before then has to be multiplied by correction_.
+    /// Online softmax with a base that moves only when a row's maximum passes it by 2^lag
+    /// (offload/algorithm/softmax.hpp). True if it moved: what was summed before then has to be multiplied by
+    /// correction_.
     __device__ __forceinline__ bool softmax(float (&s)[scores])
     {
         float most[2] = {-infinity, -infinity};
@@ -368,7 +369,7 @@ private:
     const Lane at_;
     RingPlace<Shape::stages> k_, v_;
     RingPlace<Shape::q_stages> q_;
-    // Of the lane's two rows: statistics (offload/softmax.hpp), and the keys that they see.
+    // Of the lane's two rows: statistics (offload/algorithm/softmax.hpp), and the keys that they see.
     float sum_[2], base_[2], limit_[2], correction_[2];
     float scale_, factor_, lag_;
     int first_key_[2];

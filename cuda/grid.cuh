@@ -1,7 +1,7 @@
 // A grid of one block an item, in the order in which Work hands them out: the hardware starts the longest first.
 #pragma once
 
-#include "pass.hpp"
+#include "launch/pass.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,10 +1,10 @@
 // The Hopper kernels' units of work: in which order blocks are handed out, and how the warps of a block hear of them.
 #pragma once
 
-#include "mask.hpp"
+#include "algorithm/mask.hpp"
+#include "algorithm/math.hpp"
+#include "nvidia/ptx.hpp"
 #include "tile/bulk_copy.cuh"
-#include "tile/math.hpp"
-#include "tile/ptx.hpp"
 
 namespace flashomp::cuda {
 

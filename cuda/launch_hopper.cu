@@ -1,10 +1,10 @@
 // Choosing and launching the Hopper kernels.
+#include "algorithm/score.hpp"
 #include "backward_hopper.cuh"
 #include "backward_wide_key.cuh"
 #include "backward_wide_query.cuh"
 #include "forward_hopper.cuh"
-#include "hopper.hpp"
-#include "score.hpp"
+#include "hopper_kernels.hpp"
 #include "tensor_map.cuh"
 
 #include <algorithm>
@@ -375,7 +375,7 @@ bool hopper_supports(Pass pass, const Params& p)
     }
     // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and a
     // sink's gradient is a sum of D. Kernels that sum P∘dP before they compute dK, as the wide ones and other machines'
-    // do, correct it (offload/backward.hpp).
+    // do, correct it (offload/algorithm/backward.hpp).
     constexpr int few_keys = 256;
     const bool may_keep_d = most_keys(p) >= few_keys && p.dsink == nullptr;
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&

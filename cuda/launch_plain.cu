@@ -1,8 +1,9 @@
-// The passes and the merge on the plain machine (offload/tile/plain.hpp), whose loops are here shared out by thread
-// numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not do.
+// The passes and the merge on the plain machine (offload/plain/plain_machine.hpp), whose loops are here shared out by
+// thread numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not
+// do.
 #include "grid.cuh"
-#include "launch.hpp"
-#include "tile/visible.hpp"
+#include "kernels.hpp"
+#include "plain/visible_machine.hpp"
 
 namespace flashomp::cuda {
 

@@ -1,10 +1,11 @@
-// The passes on the tensor-core machines (offload/tile/tensor.hpp and tf32.hpp), from sm_80. Compiled once for every
-// depth, pass and kind of operands, FLASHOMP_CUDA_DEPTH, _PASS and _OPERANDS: mirrors offload/launch_tensor.cpp.
+// The passes on the tensor-core machines (offload/nvidia/tensor_machine.hpp and tf32_machine.hpp), from sm_80. Compiled
+// once for every depth, pass and kind of operands, FLASHOMP_CUDA_DEPTH, _PASS and _OPERANDS: mirrors
+// offload/launch/launch_tensor.cpp.
+#include "block_shapes.hpp"
 #include "grid.cuh"
+#include "nvidia/tensor_machine.hpp"
+#include "nvidia/tf32_machine.hpp"
 #include "tensor_depths.hpp"
-#include "tensor_shapes.hpp"
-#include "tile/tensor.hpp"
-#include "tile/tf32.hpp"
 
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "launch.hpp"
-#include "tensor_shapes.hpp"
+#include "block_shapes.hpp"
+#include "kernels.hpp"
 
 namespace flashomp::cuda {
 

@@ -1,7 +1,7 @@
 // What the copy engine is told of a tensor: a map, made by the driver.
 #pragma once
 
-#include "params.hpp"
+#include "algorithm/params.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime.h>

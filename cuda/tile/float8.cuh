@@ -1,7 +1,7 @@
 // float8_e4m3 as the forward pass on Hopper uses it.
 #pragma once
 
-#include "tile/warp_products.hpp"
+#include "nvidia/warp_products.hpp"
 
 namespace flashomp::cuda {
 

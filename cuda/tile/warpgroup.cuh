@@ -1,9 +1,9 @@
 // What the warps of a warpgroup do with products in their registers (wgmma.cuh says how these lie there).
 #pragma once
 
+#include "algorithm/finite_check.hpp"
+#include "nvidia/warp_products.hpp"
 #include "tile/bulk_copy.cuh"
-#include "tile/finite_check.hpp"
-#include "tile/warp_products.hpp"
 
 namespace flashomp::cuda {
 

@@ -4,8 +4,8 @@
 #include "standard_kernels.hpp"
 #include "workspace.hpp"
 
-#include "cuda/device.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 #include <array>
 #include <cmath>

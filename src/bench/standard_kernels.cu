@@ -1,6 +1,6 @@
 #include "standard_kernels.hpp"
 
-#include "tile/element.hpp"
+#include "algorithm/element.hpp"
 
 #include <cuda_runtime.h>
 

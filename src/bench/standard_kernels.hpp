@@ -1,7 +1,7 @@
 // The kernels of standard attention on a GPU that are not matrix products; plain C++ for whoever launches them.
 #pragma once
 
-#include "params.hpp"
+#include "algorithm/params.hpp"
 
 #include <cstdint>
 

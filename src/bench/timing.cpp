@@ -1,6 +1,6 @@
 #include "timing.hpp"
 
-#include "host.hpp"
+#include "host_isa.hpp"
 
 #include <algorithm>
 #include <cmath>

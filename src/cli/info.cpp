@@ -1,7 +1,7 @@
 // flashomp info: what this build is and which devices it finds.
 #include "commands.hpp"
 #include "device_policy.hpp"
-#include "host.hpp"
+#include "host_isa.hpp"
 #include "host_threads.hpp"
 #include "report.hpp"
 #include "store.hpp"

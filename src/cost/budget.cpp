@@ -1,6 +1,6 @@
 #include "budget.hpp"
 
-#include "tensor_shapes.hpp"
+#include "launch/tensor_shapes.hpp"
 
 #include <algorithm>
 #include <charconv>

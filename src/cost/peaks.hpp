@@ -1,7 +1,7 @@
 // The two speeds that bound every program: arithmetic and main memory. And where a call stands between them.
 #pragma once
 
-#include "launch.hpp"
+#include "launch/launch.hpp"
 
 #include "flashomp/tensor.hpp"
 

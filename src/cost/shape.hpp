@@ -1,7 +1,7 @@
 // One attention problem by its sizes alone, and the name that says them all.
 #pragma once
 
-#include "mask.hpp"
+#include "algorithm/mask.hpp"
 #include "problem.hpp"
 
 #include <cstdint>

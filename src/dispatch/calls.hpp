@@ -1,9 +1,9 @@
 // The passes of a call as their kernels are given them, on the OpenMP backend.
 #pragma once
 
+#include "algorithm/merge.hpp"
 #include "image.hpp"
-#include "launch.hpp"
-#include "merge.hpp"
+#include "launch/launch.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 

@@ -1,8 +1,8 @@
 #include "cuda_passes.hpp"
 
-#include "cuda/device.hpp"
-#include "cuda/hopper.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/hopper_kernels.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 #include "flashomp/error.hpp"
 

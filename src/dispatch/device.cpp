@@ -2,12 +2,12 @@
 // CUDA driver, opened only if it is there, adds the names. The CUDA backend asks its own run time.
 #include "flashomp/device.hpp"
 
-#include "device_count.hpp"
 #include "device_policy.hpp"
-#include "host.hpp"
+#include "host_isa.hpp"
+#include "launch/device_count.hpp"
 #include "plan.hpp"
 
-#include "cuda/device.hpp"
+#include "cuda/runtime.hpp"
 
 #include "flashomp/error.hpp"
 

@@ -1,6 +1,6 @@
 #include "device_policy.hpp"
 
-#include "cuda/launch.hpp"
+#include "cuda/kernels.hpp"
 
 #include "flashomp/version.hpp"
 

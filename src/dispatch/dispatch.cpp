@@ -11,7 +11,7 @@
 #include "words.hpp"
 #include "workspace.hpp"
 
-#include "cuda/device.hpp"
+#include "cuda/runtime.hpp"
 
 #include <algorithm>
 #include <chrono>

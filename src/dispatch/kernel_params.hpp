@@ -1,7 +1,7 @@
 #pragma once
 
-#include "merge.hpp"
-#include "params.hpp"
+#include "algorithm/merge.hpp"
+#include "algorithm/params.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 #include "staging.hpp"

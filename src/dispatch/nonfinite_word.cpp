@@ -1,8 +1,8 @@
 #include "nonfinite_word.hpp"
 
-#include "device_count.hpp"
+#include "launch/device_count.hpp"
 
-#include "cuda/device.hpp"
+#include "cuda/runtime.hpp"
 
 #include "flashomp/error.hpp"
 

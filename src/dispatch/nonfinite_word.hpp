@@ -1,4 +1,4 @@
-// What the kernels of a call say of their results (offload/tile/finite_check.hpp).
+// What the kernels of a call say of their results (offload/algorithm/finite_check.hpp).
 #pragma once
 
 #include "workspace.hpp"

@@ -1,12 +1,12 @@
 #include "place.hpp"
 
 #include "device_policy.hpp"
-#include "host.hpp"
+#include "host_isa.hpp"
 #include "host_threads.hpp"
 #include "store.hpp"
 
-#include "cuda/device.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 #include "flashomp/device.hpp"
 #include "flashomp/error.hpp"

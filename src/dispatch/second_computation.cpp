@@ -1,8 +1,8 @@
 #include "second_computation.hpp"
 
 #include "cuda_passes.hpp"
+#include "host/nonfinite.hpp"
 #include "host_threads.hpp"
-#include "nonfinite.hpp"
 #include "openmp_passes.hpp"
 
 namespace flashomp {

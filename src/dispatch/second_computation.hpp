@@ -1,4 +1,5 @@
-// Results that are not finite are computed a second time, from visible pairs alone: offload/nonfinite.hpp says why.
+// Results that are not finite are computed a second time, from visible pairs alone: offload/host/nonfinite.hpp says
+// why.
 #pragma once
 
 #include "nonfinite_word.hpp"

@@ -1,7 +1,7 @@
 #include "space.hpp"
 
-#include "cuda/device.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 #include "flashomp/error.hpp"
 

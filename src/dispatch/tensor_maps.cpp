@@ -26,7 +26,7 @@ struct Extent {
     std::int64_t batch, heads, rows, depth;
 };
 
-/// The map whose boxes are `box_rows` whole rows, in the order of offload/tile/panels.hpp; zeros beyond the tensor's
+/// The map whose boxes are `box_rows` whole rows, in the order of offload/nvidia/panels.hpp; zeros beyond the tensor's
 /// rows and panels.
 std::optional<TensorMap> map_of(const offload::Tensor& tensor, const Extent& extent, int box_rows, int box_depth)
 {

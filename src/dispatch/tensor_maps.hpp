@@ -2,7 +2,7 @@
 // cuTensorMapEncodeTiled).
 #pragma once
 
-#include "params.hpp"
+#include "algorithm/params.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 

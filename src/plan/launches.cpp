@@ -3,7 +3,7 @@
 #include "machines.hpp"
 #include "masks.hpp"
 
-#include "cuda/tensor_shapes.hpp"
+#include "cuda/block_shapes.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -47,7 +47,7 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
 /// allocates them anew. It starts no more teams than reside on the GPU at one time.
 int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware)
 {
-    constexpr int most = 1024;                                         // pieces of offload/team_arena.cpp
+    constexpr int most = 1024;                                         // pieces of offload/launch/team_arena.cpp
     constexpr int registers = 65536, lane_registers = 255, lanes = 32; // of a multiprocessor; of our kernels' launches
     const int together = registers / (lane_registers * lanes * team_threads) * hardware.multiprocessors;
     if (tiling.teams > most) {

@@ -2,7 +2,7 @@
 
 #include "words.hpp"
 
-#include "cuda/tensor_shapes.hpp"
+#include "cuda/block_shapes.hpp"
 
 #include "flashomp/error.hpp"
 

@@ -1,8 +1,8 @@
 // Which tile machine runs a pass.
 #pragma once
 
+#include "launch/tensor_shapes.hpp"
 #include "plan.hpp"
-#include "tensor_shapes.hpp"
 
 namespace flashomp {
 

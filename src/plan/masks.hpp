@@ -1,7 +1,7 @@
 // The masks of a problem, for who asks which rows see which.
 #pragma once
 
-#include "mask.hpp"
+#include "algorithm/mask.hpp"
 #include "problem.hpp"
 
 #include <cstdint>

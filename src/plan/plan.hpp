@@ -1,7 +1,7 @@
 // What is decided before anything is launched: machine, block sizes, crews and memory.
 #pragma once
 
-#include "launch.hpp"
+#include "launch/launch.hpp"
 #include "problem.hpp"
 #include "table.hpp"
 

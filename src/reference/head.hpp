@@ -1,7 +1,7 @@
 // One query head of one sequence: which of its scores are visible, and what is added to them (design: "Semantics").
 #pragma once
 
-#include "element.hpp"
+#include "element_as_double.hpp"
 #include "flashomp/dropout.hpp"
 #include "problem.hpp"
 

@@ -2,7 +2,7 @@
 #include "candidates.hpp"
 #include "tune.hpp"
 
-#include "host.hpp"
+#include "host_isa.hpp"
 #include "place.hpp"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include "support/on_device.hpp"
 #include "support/target.hpp"
 
-#include "cuda/device.hpp"
+#include "cuda/runtime.hpp"
 #include "space.hpp"
 
 #include <dlfcn.h>

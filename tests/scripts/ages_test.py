@@ -47,6 +47,7 @@ class Age(unittest.TestCase):
 
     def age(self, commit, *paths):
         ages.age.cache_clear()
+        ages.moved.cache_clear()
         return ages.age(commit, paths, str(self.root))
 
     def test_only_what_is_measured_counts(self):
@@ -67,6 +68,22 @@ class Age(unittest.TestCase):
         self.assertEqual(self.age(first, "kernel.hpp"), {"older": False})
         self.commit("kernel.hpp", 'int x;\nauto y = "// a text";\n')
         self.assertTrue(self.age(first, "kernel.hpp")["older"])
+
+    def test_where_files_are_does_not_count(self):
+        code = "".join(f"int x{i};\n" for i in range(20))
+        self.commit("machine.hpp", '#include "kernel.hpp"\n' + code)
+        first = self.commit("CMakeLists.txt", "# old\nlayer(machine.hpp\n kernel.hpp)\n")
+        (self.root / "host").mkdir()
+        self.git("mv", "machine.hpp", "host/tile.hpp")
+        self.commit("host/tile.hpp", '#include "math/kernel.hpp"\n' + code)
+        self.assertFalse(self.age(first, "host/")["older"])
+        self.assertEqual(self.age(first, "CMakeLists.txt"), {"older": False})
+        self.commit("CMakeLists.txt", "layer(host/tile.hpp kernel.hpp)\n")
+        self.assertFalse(self.age(first, ".", ":(exclude)host/")["older"])
+        self.commit("CMakeLists.txt", "layer(host/tile.hpp)\n")
+        self.assertTrue(self.age(first, "CMakeLists.txt")["older"])
+        self.commit("host/tile.hpp", code.replace("x7", "y7"))
+        self.assertEqual(self.age(first, "host/"), {"older": True, "commits": 2, "files": 1})
 
     def test_what_was_taken_back_does_not_count(self):
         self.commit("kernel.hpp", "2")
@@ -117,12 +134,12 @@ class Paths(unittest.TestCase):
                       or any(fits(file, path) for path in without))
 
     def test_sets_measure_all_that_their_kernels_include(self):
-        host = self.included("offload/launch_host.cpp")
+        host = self.included("offload/launch/launch_host.cpp")
         amx = ages.measured("host-pytorch-16.json")[1]
         self.assertEqual(self.missing(host, amx), [])
-        matrices = {f"offload/tile/{name}.hpp" for name in ("host_amx", "host_dpbf16", "host_pairs", "terms")}
+        matrices = {f"offload/host/{name}.hpp" for name in ("amx", "dpbf16", "pairs", "terms")}
         self.assertEqual(self.missing(host - matrices, ages.HOST), [])
-        gpu = self.included("offload/launch_plain.cpp", "offload/launch_tensor.cpp")
+        gpu = self.included("offload/launch/launch_plain.cpp", "offload/launch/launch_tensor.cpp")
         self.assertEqual(self.missing(gpu, ages.OPENMP), [])
         self.assertEqual(self.missing(gpu | host, ages.measured("h200-grid.jsonl")[1]), [])
         cuda = self.included(*(str(file.relative_to(ROOT)) for file in (ROOT / "cuda").glob("*.cu")))

@@ -52,7 +52,7 @@ class Mutants(Folder):
         self.assertEqual(sorted(self.mutants.read_table()), sorted(mutant.name for mutant in mutants))
 
     def test_one_that_no_longer_applies_is_named(self):
-        self.write("gone.patch", "What was there is gone.\n\n--- a/offload/mask.hpp\n+++ b/offload/mask.hpp\n"
+        self.write("gone.patch", "What was there is gone.\n\n--- a/offload/algorithm/mask.hpp\n+++ b/offload/algorithm/mask.hpp\n"
                                  "@@ -1,1 +1,1 @@\n-no such line\n+another\n")
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
@@ -60,7 +60,7 @@ class Mutants(Folder):
         self.assertIn("gone.patch no longer applies", said.getvalue())
 
     def test_one_without_a_first_line_is_refused(self):
-        self.write("bare.patch", "--- a/offload/mask.hpp\n+++ b/offload/mask.hpp\n")
+        self.write("bare.patch", "--- a/offload/algorithm/mask.hpp\n+++ b/offload/algorithm/mask.hpp\n")
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
             self.mutants.Mutant(self.folder / "bare.patch")
 
@@ -71,8 +71,8 @@ class GpuLogAge(Folder):
         for name in ("tools/gpu_log_age", "tools/lib/common.sh"):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.folder / name)
-        self.write("offload/forward.hpp", "1\n")
-        self.write("offload/tile/host.hpp", "1\n")
+        self.write("offload/algorithm/forward.hpp", "1\n")
+        self.write("offload/host/host_machine.hpp", "1\n")
         self.write("cuda/forward.cuh", "1\n")
         run(self.folder, "git", "init", "-q")
         self.commit()
@@ -90,7 +90,7 @@ class GpuLogAge(Folder):
         return done.stdout
 
     def test_nothing_changed(self):
-        self.write("offload/tile/host.hpp", "only a host has this\n")
+        self.write("offload/host/host_machine.hpp", "only a host has this\n")
         self.commit()
         self.assertEqual(self.age().count("nothing that runs on a GPU has changed"), 2)
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comparison.hpp"
-#include "element.hpp"
+#include "element_as_double.hpp"
 
 #include "flashomp/attention.hpp"
 #include "host_tensor.hpp"

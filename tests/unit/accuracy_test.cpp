@@ -1,7 +1,7 @@
 // The measure that every comparison with the reference uses, where values are not numbers.
 #include "accuracy.hpp"
 
-#include "element.hpp"
+#include "element_as_double.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,14 +1,14 @@
 // The cost model: the figures of the literature, and counts that another way of counting must give too.
 #include "budget.hpp"
+#include "launch/tensor_shapes.hpp"
 #include "layers.hpp"
 #include "peaks.hpp"
 #include "plan.hpp"
 #include "shape.hpp"
-#include "tensor_shapes.hpp"
 #include "traffic.hpp"
 #include "work.hpp"
 
-#include "host.hpp"
+#include "host_isa.hpp"
 #include "refusal.hpp"
 
 #include <ctime>

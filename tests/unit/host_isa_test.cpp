@@ -2,7 +2,7 @@
 #include "flashomp/device.hpp"
 #include "flashomp/error.hpp"
 
-#include "launch.hpp"
+#include "launch/launch.hpp"
 #include "support/attention_case.hpp"
 
 #include <gtest/gtest.h>

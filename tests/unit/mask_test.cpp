@@ -1,5 +1,5 @@
 // Bands against the definition, element by element.
-#include "mask.hpp"
+#include "algorithm/mask.hpp"
 
 #include <gtest/gtest.h>
 #include <random>

@@ -1,8 +1,8 @@
 // The elementary functions and conversions that the kernels are made of: error bounds over whole ranges, special
 // values, and bit-for-bit agreement with the io layer's conversions.
+#include "algorithm/element.hpp"
+#include "algorithm/math.hpp"
 #include "convert.hpp"
-#include "tile/element.hpp"
-#include "tile/math.hpp"
 
 #include <gtest/gtest.h>
 

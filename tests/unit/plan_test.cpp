@@ -1,7 +1,7 @@
 // What plan() decides, without running it: what it may not depend on, and what a tuning table changes.
 #include "plan.hpp"
 
-#include "host.hpp"
+#include "host_isa.hpp"
 #include "refusal.hpp"
 #include "shape.hpp"
 

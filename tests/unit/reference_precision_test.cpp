@@ -1,6 +1,6 @@
 // The reference's lower precisions, its reading and writing of elements, and its bytes over runs and threads.
 #include "accuracy.hpp"
-#include "element.hpp"
+#include "element_as_double.hpp"
 #include "reference.hpp"
 #include "reference_case.hpp"
 

@@ -1,6 +1,6 @@
 // A target region that falls back to the host: it says so, and its caller refuses what it has not computed.
+#include "launch/region.hpp"
 #include "place.hpp"
-#include "region.hpp"
 
 #include "flashomp/error.hpp"
 

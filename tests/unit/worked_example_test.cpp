@@ -2,8 +2,8 @@
 // algorithm's own pieces tile by tile, then through whole passes with the same tiles, then through the public API.
 #include "flashomp/attention.hpp"
 
-#include "backward.hpp"
-#include "tile/host.hpp"
+#include "algorithm/backward.hpp"
+#include "host/host_machine.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,33 @@
+// The kernels with Hopper's warpgroup products and copy engine (sm_90a only): called on devices of compute capability
+// 9.0, for the passes that they support.
+#pragma once
+
+#include "launch/launch.hpp"
+
+#include <cstdint>
+
+namespace flashomp::cuda {
+
+/// Whether the Hopper kernels do this pass: element type, depths, options, strides. One launch does the whole of dq, dk
+/// and dv: it is that of backward_query, and backward_key has none.
+bool hopper_supports(offload::Pass pass, const offload::Params& params);
+
+/// Bytes of device workspace that the pass needs.
+std::int64_t hopper_workspace_bytes(offload::Pass pass, const offload::Params& params);
+
+/// Launches the pass on the stream (a cudaStream_t): no allocation, no synchronisation. Throws nothing; the result is a
+/// cudaError_t, 0 for success.
+int run_hopper(offload::Pass pass, const offload::Params& params, void* workspace, void* stream, int device);
+
+/// Factors of float8_e4m3 tensors, [heads] of each sequence; data null: 1.
+struct Float8Scales {
+    offload::RowTensor q, k, v; ///< batch: from one sequence to the next; the others are 0
+};
+
+/// The forward pass where q, k and v are float8_e4m3 and o is params.element, bfloat16. As above: whether there is a
+/// kernel for depths, options and strides; bytes of workspace, which hold v transposed; and the launch.
+bool float8_supports(const offload::Params& params);
+std::int64_t float8_workspace_bytes(const offload::Params& params);
+int run_float8(const offload::Params& params, const Float8Scales& scales, void* workspace, void* stream, int device);
+
+} // namespace flashomp::cuda

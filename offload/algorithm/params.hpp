@@ -1,0 +1,187 @@
+// What crosses into the kernels: plain pointers, strides and numbers, for the host and the device alike.
+#pragma once
+
+#include "flashomp/dropout.hpp"
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 1675, 161, 128 // pragmas that are not for nvcc; loops behind what if constexpr returns
+#define FLASHOMP_INLINE __host__ __device__ __forceinline__
+#define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
+#define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(unroll most)
+#else
+#define FLASHOMP_INLINE inline __attribute__((always_inline))
+#define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
+#define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(GCC unroll most)
+#endif
+// Constraints of asm operands. g++ checks them for the host first, where "r" takes everything; nvcc knows the types.
+#ifdef __CUDA_ARCH__
+#define FLASHOMP_ASM_FLOAT "f"
+#define FLASHOMP_ASM_ADDRESS "l"
+#else
+#define FLASHOMP_ASM_FLOAT "r"
+#define FLASHOMP_ASM_ADDRESS "r"
+#endif
+// For every lambda that runs per element or row. Called instead of inlined, it would keep what it passes by reference
+// on the stack, and inside `simd` g++ gives each GPU lane 128 bytes of one: wrong results, no diagnostic.
+#define FLASHOMP_LAMBDA __attribute__((always_inline))
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+enum class Element : int { float32, bfloat16, float16 };
+enum class Alignment : int { none, top_left, bottom_right };
+
+/// A [batch, row, head, depth] tensor; strides count elements and the depth stride is 1. Packed sequences have
+/// batch = 0 and start rows in Params::cu_seqlens_*.
+struct Tensor {
+    void* data = nullptr;
+    std::int64_t batch = 0, row = 0, head = 0;
+    bool is_packed = false;    ///< sequences follow one another, and batch is 0
+    std::int64_t rows = 0;     ///< of one sequence, or when packed of all of them
+    const void* map = nullptr; ///< for Hopper's copy engine, of blocks of as many rows as the pass streams; or null
+};
+
+/// Float statistics per row, [batch, head, row] with row stride 1: LSE and D.
+struct RowTensor {
+    float* data = nullptr;
+    std::int64_t batch = 0, head = 0;
+};
+
+/// An additive bias or its gradient, [batch, head, query, key]; a broadcast axis has stride 0.
+struct BiasTensor {
+    void* data = nullptr;
+    std::int64_t batch = 0, head = 0, query = 0, key = 0;
+    Element element = Element::float32;
+};
+
+/// One attention call.
+struct Params {
+    int batch = 0, heads_q = 0, heads_kv = 0;
+    int seqlen_q = 0, seqlen_k = 0; ///< with packed sequences: the longest
+    int head_dim = 0, head_dim_v = 0;
+    Element element = Element::float32; ///< of q, k, v, o and their gradients
+
+    Tensor q, k, v, o;
+    RowTensor lse;
+    Tensor dout, dq, dk, dv;
+    RowTensor delta;    ///< D = rowsum(dO∘O), written by the dQ pass, read by the dK/dV pass
+    RowTensor residual; ///< what float32 LSE lost, base 2; written and read like delta
+
+    float scale = 1.0F;
+
+    Alignment causal = Alignment::none;
+    std::int64_t window_left = -1, window_right = -1; ///< -1 is unbounded
+
+    // Score modifications; a null pointer or zero is off.
+    float softcap = 0.0F;
+    const float* alibi_slopes = nullptr;
+    std::int64_t alibi_batch_stride = 0;
+    BiasTensor bias;
+    const std::uint8_t* key_padding_mask = nullptr;
+    std::int64_t key_padding_batch_stride = 0;
+    const float* sink = nullptr;
+    const std::int32_t* cu_seqlens_q = nullptr;
+    const std::int32_t* cu_seqlens_k = nullptr;
+
+    PhiloxKey dropout_key{};
+    std::uint32_t dropout_threshold = 0; ///< 0 is off
+    float dropout_scale = 1.0F;          ///< 1 / (1 - p)
+
+    BiasTensor dbias;       ///< gradient of bias, strides as BiasTensor; null is off
+    float* dsink = nullptr; ///< gradient of sink
+
+    // Forward over few queries: the keys are split into parts whose results merge.hpp puts together. Partial results
+    // are float32, [split, batch, head, row] with strides of `delta` (and head_dim_v floats a row for o).
+    int splits = 1;
+    float* partial_o = nullptr;
+    RowTensor partial_lse;
+    std::int64_t partial_stride = 0; ///< rows of one split
+
+    // dK and dV of few key blocks (head_splits.hpp): parts of a group's query heads, and their float32 sums,
+    // [split, batch, head, row, depth].
+    int head_splits = 1;
+    float *partial_dk = nullptr, *partial_dv = nullptr;
+    RowTensor key_rows;            ///< strides of their rows; no data
+    std::int64_t partial_keys = 0; ///< rows of one split
+
+    unsigned* nonfinite =
+        nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)
+};
+
+/// Rows of one sequence of the batch.
+struct Sequence {
+    std::int64_t q_start = 0, k_start = 0; ///< row offsets when packed
+    int q_len = 0, k_len = 0;
+};
+
+FLASHOMP_INLINE Sequence sequence(const Params& p, int batch)
+{
+    Sequence s{0, 0, p.seqlen_q, p.seqlen_k};
+    if (p.cu_seqlens_q != nullptr) {
+        s.q_start = p.cu_seqlens_q[batch];
+        s.q_len = p.cu_seqlens_q[batch + 1] - p.cu_seqlens_q[batch];
+    }
+    if (p.cu_seqlens_k != nullptr) {
+        s.k_start = p.cu_seqlens_k[batch];
+        s.k_len = p.cu_seqlens_k[batch + 1] - p.cu_seqlens_k[batch];
+    }
+    return s;
+}
+
+/// Consecutive rows of one head of one sequence: what a tile machine loads from and stores to.
+struct Rows {
+    void* data = nullptr;    ///< the tensor's base
+    std::int64_t offset = 0; ///< of the first row, in elements
+    std::int64_t stride = 0; ///< between rows, in elements
+    int count = 0;           ///< valid rows; the rest of a block reads as zero and is not written
+    int depth = 0;           ///< elements a row
+    Element element = Element::float32;
+
+    // The same rows as coordinates in the tensor's map.
+    const void* map = nullptr;
+    std::int64_t row = 0;
+    int head = 0, batch = 0;
+
+    unsigned* nonfinite = nullptr; ///< Params::nonfinite of rows of results, else null
+};
+
+FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
+                             int depth)
+{
+    return {t.data, batch * t.batch + head * t.head + first * t.row,
+            t.row,  count,
+            depth,  p.element,
+            t.map,  first,
+            head,   t.is_packed ? 0 : batch};
+}
+
+/// Rows of a result, of which it is told where they are not finite. Not of all rows: a pointer that is read where q is,
+/// g++ would keep in registers until o is stored.
+FLASHOMP_INLINE Rows results_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
+                                int depth)
+{
+    Rows rows = rows_of(p, t, batch, head, first, count, depth);
+    rows.nonfinite = p.nonfinite;
+    return rows;
+}
+
+/// At most `most` of the rows, from row `first` on.
+FLASHOMP_INLINE Rows slice(Rows rows, int first, int most)
+{
+    rows.offset += first * rows.stride;
+    rows.row += first;
+    rows.count = rows.count - first < most ? rows.count - first : most;
+    return rows;
+}
+
+FLASHOMP_INLINE float* row_stats(const RowTensor& t, int batch, int head, std::int64_t first)
+{
+    return t.data + batch * t.batch + head * t.head + first;
+}
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,230 @@
+// From a dot product to the logit of the softmax: scale, softcap, ALiBi, bias, mask (the order of design.md).
+// Logits stay natural; the factor log2 e that turns exp into exp2 (FlashAttention-2, section 3.1) multiplies their
+// difference to the row's base instead: with ALiBi over long distances they reach thousands, where one more rounding of
+// the logit itself would show. Where the scale is all there is, the forward pass puts it into that factor (Logit).
+#pragma once
+
+#include "algorithm/mask.hpp"
+#include "algorithm/math.hpp"
+
+#pragma omp declare target
+
+namespace flashomp::offload {
+
+/// Whether probabilities are more than the softmax of scaled, masked dot products. A scale that turns them round is:
+/// the largest dot product would not be the largest logit.
+FLASHOMP_INLINE bool has_modifications(const Params& p)
+{
+    return p.scale <= 0.0F || p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr ||
+           p.dropout_threshold != 0;
+}
+
+/// The score modifications of one query head of one sequence.
+struct Score {
+    float scale = 1.0F;
+    float softcap = 0.0F;
+    float slope = 0.0F; ///< ALiBi
+    int delta = 0;      ///< Nk - Nq
+    BiasTensor bias;    ///< moved to this batch and head
+    Band band;
+    const std::uint8_t* key_padding = nullptr; ///< of this batch
+    PhiloxKey dropout_key{};
+    std::uint32_t dropout_threshold = 0;
+    float dropout_scale = 1.0F;
+    std::uint32_t batch = 0, head = 0;
+
+    Score() = default;
+    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch_, int head_)
+        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), band(band_of(p, s)), dropout_key(p.dropout_key),
+          dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
+          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_))
+    {
+        if (p.alibi_slopes != nullptr) {
+            slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
+        }
+        // Member by member: g++ calls memcpy() for the whole, and in a function that calls anything wgmma waits for
+        // each product.
+        bias.data = p.bias.data;
+        bias.batch = p.bias.batch;
+        bias.head = p.bias.head;
+        bias.query = p.bias.query;
+        bias.key = p.bias.key;
+        bias.element = p.bias.element;
+        const std::int64_t offset = batch_ * bias.batch + head_ * bias.head;
+        if (bias.data != nullptr) {
+            const std::int64_t bytes = bias.element == Element::float32 ? 4 : 2;
+            bias.data = static_cast<char*>(bias.data) + offset * bytes;
+        }
+        if (p.key_padding_mask != nullptr) {
+            key_padding = p.key_padding_mask + batch_ * p.key_padding_batch_stride;
+        }
+    }
+
+    /// The keys from the first to the last that any of the queries [i0, i1) sees, without padding at both ends.
+    FLASHOMP_INLINE Range unpadded_keys(int i0, int i1) const
+    {
+        Range seen = band.keys(i0, i1);
+        if (key_padding == nullptr) {
+            return seen;
+        }
+        while (seen.end > seen.begin && key_padding[seen.end - 1] == 0) {
+            --seen.end;
+        }
+        while (seen.begin < seen.end && key_padding[seen.begin] == 0) {
+            ++seen.begin;
+        }
+        return seen;
+    }
+
+    /// The keys that all of the queries [i0, i1) keep: tiles of these need no mask. Rows past the end do not matter,
+    /// since nobody reads their results; but there is no bias for them.
+    FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
+    {
+        const bool is_whole = i1 <= band.q_len;
+        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        return has_any ? band.interior_keys(i0, is_whole ? i1 : band.q_len) : Range{};
+    }
+
+    /// The queries that keep all of the keys [j0, j1), as above.
+    FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
+    {
+        const bool is_whole = j1 <= band.k_len;
+        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
+    }
+
+    FLASHOMP_INLINE bool keeps(int i, int j) const
+    {
+        if (!band.keeps(i, j)) {
+            return false;
+        }
+        return key_padding == nullptr || key_padding[j] != 0;
+    }
+
+    /// The same, where a bias of -inf hides too.
+    FLASHOMP_INLINE bool sees(int i, int j) const
+    {
+        return keeps(i, j) && (bias.data == nullptr ||
+                               read_element(bias.data, bias.element, i * bias.query + j * bias.key) != -infinity);
+    }
+
+    FLASHOMP_INLINE bool sees_any(int i) const
+    {
+        const Range keys = band.keys(i, i + 1);
+        int j = keys.begin;
+        while (j < keys.end && !sees(i, j)) {
+            ++j;
+        }
+        return j < keys.end;
+    }
+
+    /// The modified logit of (i, j), for a tile that is not masked.
+    FLASHOMP_INLINE float logit(float dot, int i, int j) const
+    {
+        float s = scale * dot;
+        if (softcap > 0.0F) {
+            s = softcap * tanh_fast(quotient(s, softcap));
+        }
+        const int distance = i + delta - j;
+        s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
+        if (bias.data != nullptr) {
+            s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
+        }
+        return s;
+    }
+
+    /// The modified logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before anything
+    /// is read for them.
+    template <bool masked>
+    FLASHOMP_INLINE float operator()(float dot, int i, int j) const
+    {
+        return !masked || keeps(i, j) ? logit(dot, i, j) : -infinity;
+    }
+
+    /// What dropout multiplies the probability of (i, j) by: 0 or 1/(1 - p).
+    FLASHOMP_INLINE float dropout(int i, int j) const
+    {
+        if (dropout_threshold == 0) {
+            return 1.0F;
+        }
+        const bool kept = dropout_keep(dropout_key, batch, head, static_cast<std::uint32_t>(i),
+                                       static_cast<std::uint32_t>(j), dropout_threshold);
+        return kept ? dropout_scale : 0.0F;
+    }
+
+    /// d(s)/d(scaled dot): 1, or 1 - tanh² of the softcap.
+    FLASHOMP_INLINE float softcap_slope(float dot) const
+    {
+        if (softcap <= 0.0F) {
+            return 1.0F;
+        }
+        const float t = tanh_fast(quotient(scale * dot, softcap));
+        return 1.0F - t * t;
+    }
+};
+
+/// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
+template <bool keys_are_rows>
+struct PaddedKeys {
+    const Score& score;
+    int j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        const int j = j0 + (keys_are_rows ? static_cast<int>(r) : c);
+        return j < score.band.k_len && score.key_padding[j] == 0 ? -infinity : dot;
+    }
+};
+
+/// Whether a tile's pairs take part in sums.
+template <bool keys_are_rows>
+struct VisiblePairs {
+    const Score& score;
+    int i0, j0;
+
+    FLASHOMP_INLINE bool operator()(int r, int c) const
+    {
+        return keys_are_rows ? score.sees(i0 + c, j0 + r) : score.sees(i0 + r, j0 + c);
+    }
+};
+
+/// -inf for pairs that do not.
+struct HiddenLogit {
+    VisiblePairs<false> is_visible;
+
+    FLASHOMP_INLINE float operator()(float logit, int r, int c) const { return is_visible(r, c) ? logit : -infinity; }
+};
+
+/// Probabilities of one tile after dropout.
+struct DropoutFactor {
+    const Score& score;
+    int i0, j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float p, Row r, int c) const
+    {
+        return p * score.dropout(i0 + r, j0 + c);
+    }
+};
+
+/// The scores of one tile, from the dot products of rows that are queries and columns that are keys: logits where they
+/// are modified, else as they are, without the scale.
+template <bool modified, bool masked>
+struct Logit {
+    const Score& score; // a copy of so many fields would not be kept in registers
+    int i0, j0;
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        if constexpr (!modified) {
+            return !masked || score.band.keeps(i0 + r, j0 + c) ? dot : -infinity;
+        }
+        return score.template operator()<masked>(dot, i0 + r, j0 + c);
+    }
+};
+
+} // namespace flashomp::offload
+
+#pragma omp end declare target

@@ -1,0 +1,122 @@
+// Vectors of floats, one lane a row, for the host machines: GNU vector extensions, and instructions that they do not
+// reach where there are some.
+#pragma once
+
+#include "algorithm/element.hpp"
+#include "algorithm/math.hpp"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace flashomp::offload {
+
+template <class Isa>
+struct Lanes {
+    using Vector __attribute__((vector_size(sizeof(float) * Isa::lanes))) = float;
+    using Bits __attribute__((vector_size(sizeof(float) * Isa::lanes))) = std::uint32_t;
+
+    /// As many elements as there are lanes, from anywhere.
+    static FLASHOMP_INLINE Vector load(const float* source)
+    {
+        Vector x;
+        __builtin_memcpy(&x, source, sizeof x);
+        return x;
+    }
+    static FLASHOMP_INLINE Vector load(const BFloat16* source)
+    {
+#if defined(__AVX512F__)
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+        return reinterpret_cast<Vector>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+#elif defined(__AVX2__)
+        const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+        return reinterpret_cast<Vector>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+#else
+        return load_converted(source);
+#endif
+    }
+    static FLASHOMP_INLINE Vector load(const Float16* source)
+    {
+#if defined(__AVX512F__)
+        return reinterpret_cast<Vector>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
+#elif defined(__AVX2__)
+        return reinterpret_cast<Vector>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))));
+#else
+        return load_converted(source);
+#endif
+    }
+
+    /// The sum of all lanes, halves first.
+    static FLASHOMP_INLINE float sum(Vector x)
+    {
+#if defined(__AVX512F__)
+        return _mm512_reduce_add_ps(reinterpret_cast<__m512>(x));
+#else
+        float part[Isa::lanes];
+        __builtin_memcpy(part, &x, sizeof x);
+        for (int half = Isa::lanes / 2; half > 0; half /= 2) {
+            for (int i = 0; i < half; ++i) {
+                part[i] += part[i + half];
+            }
+        }
+        return part[0];
+#endif
+    }
+
+    /// The larger of each lane; y where x is a NaN.
+    static FLASHOMP_INLINE Vector max(Vector x, Vector y)
+    {
+#if defined(__AVX512F__)
+        return reinterpret_cast<Vector>(_mm512_max_ps(reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(y)));
+#elif defined(__AVX2__)
+        return reinterpret_cast<Vector>(_mm256_max_ps(reinterpret_cast<__m256>(x), reinterpret_cast<__m256>(y)));
+#else
+        return x > y ? x : y;
+#endif
+    }
+
+    /// exp2_fast() of each lane. With AVX-512's instructions for it, 2^x is 2^floor(x) · 2^(x - floor(x)); the
+    /// polynomial is of degree 5, a minimax fit of the relative error, and the result's is below 2.5e-7, too.
+    static FLASHOMP_INLINE Vector exp2(Vector x)
+    {
+#if defined(__AVX512DQ__)
+        const auto z = reinterpret_cast<__m512>(x);
+        // Below -125 the result is to be 0 and not denormal; -inf would make the rest inf - inf.
+        const __mmask16 whole = _mm512_cmp_ps_mask(z, _mm512_set1_ps(-125.0F), _CMP_NLT_UQ); // a NaN stays one
+        const __m512 f = _mm512_maskz_reduce_ps(whole, z, _MM_FROUND_TO_NEG_INF);            // x - floor(x), exact
+        __m512 y = _mm512_set1_ps(0.00186713F);
+        y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.009017031F));
+        y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.055799913F));
+        y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.24016444F));
+        y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.6931513F));
+        y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0F));
+        return reinterpret_cast<Vector>(_mm512_maskz_scalef_ps(whole, y, z));
+#else
+        const Vector clamped = x < -125.0F ? Vector{} - 125.0F : x;
+        constexpr float shift = 12582912.0F + 127.0F; // see exp2_fast()
+        const Vector shifted = clamped + shift;
+        const Vector f = clamped - (shifted - shift);
+        Vector y = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
+        y = y * f + 9.618437357674640e-3F;
+        y = y * f + 5.550332471162809e-2F;
+        y = y * f + 2.402264791363012e-1F;
+        y = y * f + 6.931472028550421e-1F;
+        y = y * f + 1.0F;
+        const Vector result = y * reinterpret_cast<Vector>(reinterpret_cast<Bits>(shifted) << 23);
+        return x < -125.0F ? Vector{} : result;
+#endif
+    }
+
+private:
+    template <class T>
+    static FLASHOMP_INLINE Vector load_converted(const T* source)
+    {
+        float values[Isa::lanes];
+        for (int i = 0; i < Isa::lanes; ++i) {
+            values[i] = to_float(source[i]);
+        }
+        return load(values);
+    }
+};
+
+} // namespace flashomp::offload

@@ -1,0 +1,115 @@
+// Kernels in libraries of their own, beside this one and opened when they are first needed. A GPU program loads whole
+// or not at all, and the driver compiles all of it: what only Hopper understands must be apart, and what only some
+// calls need is not for others to wait for.
+#include "launch/tensor_shapes.hpp"
+
+#include <array>
+#include <cstddef>
+#include <dlfcn.h>
+#include <mutex>
+#include <string>
+
+namespace flashomp::offload {
+
+namespace {
+
+using RunPass = Ran (*)(const Call&, Call*);
+
+/// A library in the folder of the one that this code is in.
+std::string path_of(const std::string& name)
+{
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<const void*>(&run_hopper), &here) == 0) {
+        return {};
+    }
+    const std::string path = here.dli_fname;
+    return path.substr(0, path.find_last_of('/') + 1) + "libflashomp_" + name + ".so." FLASHOMP_VERSION_MAJOR;
+}
+
+/// Null where there is none. It stays open.
+RunPass open(const std::string& name)
+{
+    void* library = dlopen(path_of(name).c_str(), RTLD_NOW | RTLD_LOCAL);
+    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
+}
+
+enum class Library : std::size_t { float32, wide, visible, hopper, hopper_wide };
+
+/// What runs a library's passes, or null; opened when it is first asked for.
+RunPass passes_of(Library library)
+{
+    constexpr std::array names{"float32", "wide", "visible", "hopper", "hopper_wide"};
+    static std::array<std::once_flag, names.size()> asked;
+    static std::array<RunPass, names.size()> run{};
+    const auto i = static_cast<std::size_t>(library);
+    constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0,
+                                  FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
+    std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
+    return run[i];
+}
+
+Ran run_in(Library library, const Call& call, Call* there)
+{
+    const RunPass run = passes_of(library);
+    return run != nullptr ? run(call, there) : Ran{};
+}
+
+} // namespace
+
+bool has_gpu_code()
+{
+    return FLASHOMP_HAS_TENSOR != 0;
+}
+
+bool has_tensor_machine(Element element, int depth)
+{
+    if (operands_of(element) == Operands::tf32) {
+        return passes_of(Library::float32) != nullptr;
+    }
+    return depth > 128 ? passes_of(Library::wide) != nullptr : has_gpu_code();
+}
+
+Ran run_tensor(const Call& call, Call* there)
+{
+    if (operands_of(call.params.element) == Operands::tf32) {
+        return run_in(Library::float32, call, there);
+    }
+    if (call.launch.depth > 128) {
+        return run_in(Library::wide, call, there);
+    }
+#if FLASHOMP_HAS_TENSOR
+    return call.launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(call, there)
+                                   : run_tensor_depth<Operands::bits16, 128>(call, there);
+#else
+    return {};
+#endif
+}
+
+#if FLASHOMP_HAS_TENSOR // else both are here (launch_visible.cpp)
+bool has_visible_machine()
+{
+    return passes_of(Library::visible) != nullptr;
+}
+
+Ran run_visible(const Call& call, Call* there)
+{
+    return run_in(Library::visible, call, there);
+}
+#endif
+
+bool load_hopper_machine()
+{
+    return passes_of(Library::hopper) != nullptr;
+}
+
+bool has_hopper_machine(int depth)
+{
+    return depth <= 128 || passes_of(Library::hopper_wide) != nullptr;
+}
+
+Ran run_hopper(const Call& call, Call* there)
+{
+    return run_in(call.launch.depth > 128 ? Library::hopper_wide : Library::hopper, call, there);
+}
+
+} // namespace flashomp::offload

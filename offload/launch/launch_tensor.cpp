@@ -1,0 +1,228 @@
+// The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
+// of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
+// the warpgroups' (1).
+#include "algorithm/team_memory.hpp"
+#include "launch/pass.hpp"
+#include "launch/region.hpp"
+#include "launch/tensor_shapes.hpp"
+#include "nvidia/add_splits.hpp"
+#include "nvidia/cluster.hpp"
+#include "nvidia/merge_splits.hpp"
+#if FLASHOMP_HOPPER
+#include "nvidia/paired_machine.hpp"
+#else
+#include "nvidia/tensor_machine.hpp"
+#include "nvidia/tf32_machine.hpp"
+#endif
+
+#include <omp.h>
+#include <type_traits>
+
+namespace flashomp::offload {
+
+namespace {
+
+constexpr Operands operands = Operands::FLASHOMP_TENSOR_OPERANDS;
+
+constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
+{
+    return FLASHOMP_HOPPER != 0 ? hopper_shape(operands, pass, depth, modified)
+                                : tensor_shape(operands, pass, depth, modified);
+}
+
+/// team_side: which of a pair of teams; 0 where a crew is one.
+template <int head_depth, class M, Pass pass, bool is_modified, int team_side>
+struct TensorConfig {
+    using Math = M;
+    enum : int {
+        depth = head_depth,
+        teams = shape_of(pass, head_depth, is_modified).teams,
+        side = team_side,
+        fragments = shape_of(pass, head_depth, is_modified).fragments,
+        stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
+        warps = shape_of(pass, head_depth, is_modified).warps,
+        in_registers = shape_of(pass, head_depth, is_modified).in_registers,
+        places = shape_of(pass, head_depth, is_modified).places,
+        refetch = pass == Pass::backward_key || is_modified,
+        modified = is_modified,
+        answers = teams == 2 && pass == Pass::backward_key,
+        accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
+        // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
+        panel_in_memory = FLASHOMP_HOPPER != 0 && pass == Pass::backward_key && head_depth == 128,
+        one_loop = teams == 2 || panel_in_memory, // two need more registers than there are
+        copies_stats = pass == Pass::backward_key && team_side == 0,
+        defers = shape_of(pass, head_depth, is_modified).defers,
+        lead = shape_of(pass, head_depth, is_modified).lead,
+        sums_lead = shape_of(pass, head_depth, is_modified).sums_lead,
+    };
+    static_assert(FLASHOMP_HOPPER != 0 ||
+                  tensor_bytes(shape_of(pass, head_depth, is_modified), operands, pass, head_depth) + drawn_bytes <=
+                      team_memory_bytes);
+};
+
+#if FLASHOMP_HOPPER
+template <class Config>
+using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
+#else
+template <class Config>
+using MachineOf = std::conditional_t<operands == Operands::tf32, Tf32Machine<Config>, TensorMachine<Config>>;
+#endif
+template <int depth, class Math, Pass pass, bool modified, int side = 0>
+using Machine = MachineOf<TensorConfig<depth, Math, pass, modified, side>>;
+
+struct OneTeam {
+    enum : int { number = 1 };
+};
+struct PairOfTeams {
+    enum : int { number = 2 };
+};
+
+using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
+static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
+
+} // namespace
+
+#pragma omp declare target
+/// All lanes of a crew's teams.
+template <int warps, int teams>
+FLASHOMP_INLINE void crew_barrier()
+{
+    if constexpr (teams == 1) {
+        ptx::barrier<32 * warps>();
+    } else {
+        ptx::cluster_barrier();
+    }
+}
+
+/// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
+/// waits for every product, and one that is called for each item saves 200 registers every time.
+template <int depth, Pass pass, bool modified, class Math, int side>
+static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
+                                                         int crews)
+{
+    using OneMachine = Machine<depth, Math, pass, modified, side>;
+    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    const Params& params = call.params;
+    if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
+        return;
+    }
+    // Drawn one ahead, so that nobody waits for the counter: `place` is for the next item's number, the other place has
+    // that of the item at work.
+    const std::uint32_t drawn = ptx::shared_address(memory) + team_memory_bytes - drawn_bytes;
+    std::uint32_t place = drawn;
+    if (ptx::warp() == 0) {
+        ptx::store_shared_32(place ^ 4, static_cast<unsigned>(crew));
+    }
+    crew_barrier<shape.warps, shape.teams>();
+    for (int item = crew; item < work.items;) {
+        if (side == 0 && ptx::warp() == 0) {
+            const unsigned next = static_cast<unsigned>(crews) + __atomic_fetch_add(&call.drawn, 1U, __ATOMIC_RELAXED);
+            ptx::store_shared_32(place, next);
+            if constexpr (shape.teams == 2) {
+                ptx::store_in_team(ptx::address_in_team(place, 1), next);
+            }
+        }
+        if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
+            OneMachine values(memory);
+            backward_key_block<modified, KeySums::values>(values, params, work.item(item));
+            OneMachine keys(memory);
+            backward_key_block<modified, KeySums::keys>(keys, params, work.item(item));
+        } else {
+            run_block<pass, modified>(OneMachine(memory), params, work.item(item));
+        }
+        if constexpr (pass == Pass::backward_key) {
+            if (shape.teams == 2 && params.head_splits > 1) {
+                crew_barrier<shape.warps, shape.teams>(); // the other team's sums are written
+            }
+            if (side == 0 && params.head_splits > 1) {
+                // In a register until here, its number would cost the loop over blocks the early loads of statistics.
+                const int same = static_cast<int>(bits_of(ptx::load_shared(place ^ 4)));
+                finish_splits<shape.warps>(params, work.item(same), shape.resident_rows(),
+                                           call.launch.arrivals + same / params.head_splits, place ^ 4);
+            }
+        }
+        crew_barrier<shape.warps, shape.teams>();
+        item = static_cast<int>(bits_of(ptx::load_shared(place)));
+        place ^= 4;
+    }
+}
+
+template <int depth, Pass pass, bool modified, class Math>
+static void run_share(Call& call, float* memory, int team, int teams)
+{
+    const Params& params = call.params;
+#if FLASHOMP_HOPPER
+    for (const void* map : {params.q.map, params.k.map, params.v.map, params.dout.map}) {
+        if (map != nullptr) {
+            ptx::acquire_map(map);
+        }
+    }
+#endif
+    const Work work(params, call.launch);
+    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    static_assert(pass != Pass::forward || shape.teams == 1);
+    if constexpr (shape.teams == 1) {
+        run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
+        if constexpr (pass == Pass::forward) {
+            // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
+            // number.
+            if (call.launch.arrivals != nullptr && team < work.items &&
+                is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits,
+                                     ptx::shared_address(memory))) {
+                merge_splits<shape.warps>(params, work.item(team), shape.resident_rows());
+            }
+        }
+    } else if (team % 2 == 0) {
+        run_items<depth, pass, modified, Math, 0>(call, work, memory, team / 2, teams / 2);
+    } else {
+        run_items<depth, pass, modified, Math, 1>(call, work, memory, team / 2, teams / 2);
+    }
+}
+#pragma omp end declare target
+
+/// Teams: a number's type, by whose name cmake/hopper/as knows the kernels whose teams are clusters.
+template <int depth, Pass pass, bool modified, class Math, class Teams>
+static Ran run_pass(const Launch& launch, Call* there)
+{
+    constexpr int warps = shape_of(pass, depth, modified).warps;
+    const int all_teams = launch.crews * Teams::number;
+    FellBack fell_back;
+    const FellBackFlag flag = fell_back.flag();
+#pragma omp target teams device(launch.device) num_teams(all_teams) thread_limit(warps) firstprivate(there, flag)
+    {
+        const int team = omp_get_team_num();
+        const int teams = launched_teams();
+        float* const memory = team_memory();
+#pragma omp parallel num_threads(warps)
+        {
+            if (is_where_sent(flag, true)) {
+                run_share<depth, pass, modified, Math>(*there, memory, team, teams);
+            }
+            end_region();
+        }
+    }
+    return {!fell_back};
+}
+
+template <>
+Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
+{
+    Ran ran;
+    for_pass(call.launch.pass, has_modifications(call.params), [&]<Pass pass, bool modified>() {
+        constexpr int depth = FLASHOMP_TENSOR_DEPTH;
+        constexpr TensorShape shape = shape_of(pass, depth, modified);
+        if constexpr (shape.fragments > 0) {
+            using Teams = std::conditional_t<shape.teams == 2, PairOfTeams, OneTeam>;
+            if constexpr (operands == Operands::tf32) {
+                ran = run_pass<depth, pass, modified, ptx::Tf32Math, Teams>(call.launch, there);
+            } else {
+                ran = call.params.element == Element::bfloat16
+                          ? run_pass<depth, pass, modified, ptx::BFloat16Math, Teams>(call.launch, there)
+                          : run_pass<depth, pass, modified, ptx::Float16Math, Teams>(call.launch, there);
+            }
+        }
+    });
+    return ran;
+}
+
+} // namespace flashomp::offload

@@ -1,0 +1,22 @@
+// The one entry of a library of kernels (kernel_libraries.cpp): to those of the launch's depth, of
+// FLASHOMP_LIBRARY_DEPTHS.
+#include "launch/tensor_shapes.hpp"
+
+namespace flashomp::offload {
+
+template <int... depths>
+static Ran run_one_of(const Call& call, Call* there)
+{
+    Ran ran;
+    static_cast<void>(((call.launch.depth == depths &&
+                        (ran = run_tensor_depth<Operands::FLASHOMP_TENSOR_OPERANDS, depths>(call, there), true)) ||
+                       ...));
+    return ran;
+}
+
+extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Call& call, Call* there)
+{
+    return run_one_of<FLASHOMP_LIBRARY_DEPTHS>(call, there);
+}
+
+} // namespace flashomp::offload

@@ -1,0 +1,134 @@
+// Block shapes of the tensor-core machines: what one file of kernels is compiled for and what plan() may choose.
+#pragma once
+
+#include "launch/launch.hpp"
+
+namespace flashomp::offload {
+
+/// What a tile's operands are multiplied as: bfloat16 or float16, or float32 as sums of two TF32 numbers.
+enum class Operands { bits16, tf32 };
+
+constexpr Operands operands_of(Element element)
+{
+    return element == Element::float32 ? Operands::tf32 : Operands::bits16;
+}
+
+/// Rows and columns of the tiles of a crew. Registers decide: a lane has 255, and a multiprocessor holds 8 such warps.
+/// 16·fragments rows of accumulators, resident operands and two score tiles must fit.
+struct TensorShape {
+    int fragments = 0;   ///< a warp's resident rows, in 16
+    int stream_rows = 0; ///< of a streamed block
+    int warps = 0;
+    int in_registers = 2; ///< resident blocks that stay in registers; the others stay in team memory
+    /// Streamed blocks that team memory holds: two stages of two, or fewer: then what serves scores alone or sums alone
+    /// has one place.
+    int places = 4;
+    // Hopper:
+    bool defers = false; ///< sums are computed behind the next block's scores
+    int lead = 1;        ///< so many blocks for scores are on their way while one is at work
+    int sums_lead = 0;   ///< the same for blocks that are only summed; 0: there are none
+    int teams = 1;       ///< of a crew: 2 are a cluster (PairedMachine)
+
+    [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
+};
+
+/// Bytes of team memory: streamed blocks, what is resident and not in registers, and two stages of the three row
+/// statistics that the dK/dV pass streams.
+constexpr int tensor_bytes(const TensorShape& shape, Operands operands, Pass pass, int depth)
+{
+    const int element_bytes = operands == Operands::tf32 ? 4 : 2;
+    const int residents = pass == Pass::forward ? 1 : 2;
+    const int in_memory = residents > shape.in_registers ? residents - shape.in_registers : 0;
+    const int statistics = pass == Pass::backward_key ? 3 : 0;
+    return element_bytes * depth * (shape.places * shape.stream_rows + in_memory * shape.resident_rows()) +
+           2 * 4 * shape.stream_rows * statistics;
+}
+
+/// Whether a crew sums dV and then dK, with the scores computed for each: where both accumulators, or both resident
+/// blocks, would take more than there is. With modified scores at depth 128 it is the stack of what does not fit the
+/// registers, of which CUDA gives a lane 1 KB by default and libgomp asks for no more.
+constexpr bool sums_apart(Operands operands, Pass pass, int depth, bool modified)
+{
+    return pass == Pass::backward_key && (depth == 256 || (depth == 128 && (modified || operands == Operands::tf32)));
+}
+
+/// tensor_shape() of float32. Its elements take twice the memory, and resident blocks are read from there every time.
+constexpr TensorShape tf32_shape(Pass pass, int depth)
+{
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64 ? TensorShape{2, 24, 2, 0} : (depth == 128 ? TensorShape{1, 24, 2, 0, 2} : TensorShape{});
+    case Pass::backward_query:
+        return depth == 64 ? TensorShape{2, 16, 2, 0, 3} : (depth == 128 ? TensorShape{1, 8, 2, 0, 3} : TensorShape{});
+    case Pass::backward_key:
+        return depth == 64 ? TensorShape{1, 24, 2, 0} : (depth == 128 ? TensorShape{1, 8, 2, 0, 3} : TensorShape{});
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
+        break;
+    }
+    return {};
+}
+
+/// depth: 64, 128 or 256; modified: has_modifications(). fragments == 0: there is no kernel.
+constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool /*modified*/)
+{
+    if (operands == Operands::tf32) {
+        return tf32_shape(pass, depth);
+    }
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64 ? TensorShape{2, 64, 4}
+                           : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 32, 4, 2, 2});
+    case Pass::backward_query:
+        return depth == 64 ? TensorShape{1, 64, 8} : depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 2, 1, 3};
+    case Pass::backward_key:
+        return depth == 64 ? TensorShape{1, 64, 8}
+                           : (depth == 128 ? TensorShape{1, 16, 4, 1} : TensorShape{1, 16, 2, 1, 3});
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
+        break;
+    }
+    return {};
+}
+
+/// The same for warpgroup products, whose right operands need no registers.
+constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool modified)
+{
+    if (operands == Operands::tf32) {
+        return {};
+    }
+    // Two teams, where one has no room for its accumulators and resident blocks. In a pair half the warps have all the
+    // element work: that of modified scores is better spread over the tensor machine's.
+    const TensorShape pair = modified ? TensorShape{} : TensorShape{1, 32, 4, 2, 2, false, 1, 0, 2};
+    switch (pass) {
+    case Pass::forward:
+        return depth == 64    ? TensorShape{2, 48, 4, 2, 4, true, 2, 2}
+               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true, 2, 1}
+                              : TensorShape{1, 16, 4, 2, 4, true, 2, 1};
+    case Pass::backward_query:
+        return depth == 64    ? TensorShape{1, 64, 4, 2, 4, true}
+               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
+                              : pair;
+    case Pass::backward_key:
+        if (depth == 128 && modified) { // would need more stack than there is
+            return {};
+        }
+        return depth == 64 ? TensorShape{1, 64, 4} : depth == 128 ? TensorShape{1, 32, 4} : pair;
+    case Pass::backward_bias:
+    case Pass::backward_sink:
+    case Pass::backward_start:
+    case Pass::backward_once:
+        break;
+    }
+    return {};
+}
+
+/// run_tensor() or run_hopper() for one kind of operands and one depth.
+template <Operands operands, int depth>
+Ran run_tensor_depth(const Call& call, Call* there);
+
+} // namespace flashomp::offload
