@@ -43,7 +43,7 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
     return {};
 }
 
-/// depth: 64, 128 or 256; modified: has_modifications(); fragments == 0: there is no kernel. Where accumulators and
+/// depth: 64, 128 or 256; modified: Params::is_modified; fragments == 0: there is no kernel. Where accumulators and
 /// score tiles take most of a lane's 255 registers, resident blocks stay in shared memory. All shapes fit the 99 KB of
 /// compute capability 8.6.
 constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool modified)

@@ -48,7 +48,7 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
     cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, offload::has_modifications(params), [&]<Pass pass, bool modified>() {
+    offload::for_pass(launch.pass, params.is_modified, [&]<Pass pass, bool modified>() {
         status = launch_items<plain_kernel<PlainMachine, pass, modified>>(
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
             params, launch, nullptr);

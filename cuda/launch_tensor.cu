@@ -74,8 +74,8 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 template <int depth, Pass pass, class Math>
 cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 {
-    return offload::has_modifications(params) ? run<depth, pass, true, Math>(params, launch, stream)
-                                              : run<depth, pass, false, Math>(params, launch, stream);
+    return params.is_modified ? run<depth, pass, true, Math>(params, launch, stream)
+                              : run<depth, pass, false, Math>(params, launch, stream);
 }
 
 } // namespace

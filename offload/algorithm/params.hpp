@@ -77,6 +77,7 @@ struct Params {
 
     // Score modifications; a null pointer or zero is off.
     float softcap = 0.0F;
+    bool is_modified = false; ///< there are some that a mask and a positive scale are not: chooses the kernel
     const float* alibi_slopes = nullptr;
     std::int64_t alibi_batch_stride = 0;
     BiasTensor bias;

@@ -11,14 +11,6 @@
 
 namespace flashomp::offload {
 
-/// Whether probabilities are more than the softmax of scaled, masked dot products. A scale that turns them round is:
-/// the largest dot product would not be the largest logit.
-FLASHOMP_INLINE bool has_modifications(const Params& p)
-{
-    return p.scale <= 0.0F || p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr ||
-           p.dropout_threshold != 0;
-}
-
 /// The score modifications of one query head of one sequence.
 struct Score {
     float scale = 1.0F;

@@ -124,8 +124,8 @@ Ran run(const Params& params, const Launch& launch)
     };
     if (is_few(launch.pass, launch.resident_rows)) {
         using Machine = FewRowsMachine<Isa>;
-        has_modifications(params) ? run_on.template operator()<Machine, Pass::forward, true>()
-                                  : run_on.template operator()<Machine, Pass::forward, false>();
+        params.is_modified ? run_on.template operator()<Machine, Pass::forward, true>()
+                           : run_on.template operator()<Machine, Pass::forward, false>();
         return ran;
     }
     for_machine(params.element, [&]<class Machine>() {
@@ -134,10 +134,10 @@ Ran run(const Params& params, const Launch& launch)
         };
         if constexpr (OnePassMachine<Machine>) {
             if (launch.pass == Pass::backward_start || launch.pass == Pass::backward_once) {
-                return for_one_pass(launch.pass, has_modifications(params), run_here);
+                return for_one_pass(launch.pass, params.is_modified, run_here);
             }
         }
-        for_pass(launch.pass, has_modifications(params), run_here);
+        for_pass(launch.pass, params.is_modified, run_here);
     });
     return ran;
 }

@@ -22,7 +22,7 @@ static void merge_share(const MergeParams& params, int crew_threads, int team, i
 Ran run_plain(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, has_modifications(call.params),
+    for_pass(call.launch.pass, call.params.is_modified,
              [&]<Pass pass, bool modified>() { ran = run_pass<PlainMachine, pass, modified>(call.launch, there); });
     return ran;
 }

@@ -208,7 +208,7 @@ template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, has_modifications(call.params), [&]<Pass pass, bool modified>() {
+    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
         constexpr TensorShape shape = shape_of(pass, depth, modified);
         if constexpr (shape.fragments > 0) {

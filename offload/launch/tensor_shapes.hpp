@@ -71,7 +71,7 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
     return {};
 }
 
-/// depth: 64, 128 or 256; modified: has_modifications(). fragments == 0: there is no kernel.
+/// depth: 64, 128 or 256; modified: Params::is_modified. fragments == 0: there is no kernel.
 constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool /*modified*/)
 {
     if (operands == Operands::tf32) {

@@ -1,5 +1,6 @@
 #include "validate.hpp"
 
+#include "option_list.hpp"
 #include "overlap.hpp"
 #include "validate_options.hpp"
 #include "validate_views.hpp"
@@ -50,31 +51,19 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
     check_tensor(name, view, expected.dtype, expected.rank, expected.shape, like);
 }
 
-/// The shape q, k and v agree on, and the options.
-Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Options& options,
-               bool is_backward)
+/// Checks the options, and q, k and v, and sets the shape that these agree on. The problem has its tensors and options.
+void check_common(Problem& problem)
 {
-    check_views({{"q", q},
-                 {"k", k},
-                 {"v", v},
-                 {"alibi_slopes", options.alibi_slopes},
-                 {"bias", options.bias},
-                 {"key_padding_mask", options.key_padding_mask},
-                 {"cu_seqlens_q", options.cu_seqlens_q},
-                 {"cu_seqlens_k", options.cu_seqlens_k},
-                 {"sink", options.sink},
-                 {"q_scale", options.q_scale},
-                 {"k_scale", options.k_scale},
-                 {"v_scale", options.v_scale}});
-    Problem problem;
-    problem.q = q;
-    problem.k = k;
-    problem.v = v;
-    problem.choice = options;
-    const bool packed = static_cast<bool>(options.cu_seqlens_q) || static_cast<bool>(options.cu_seqlens_k);
-    check_qkv("q", q, packed, is_backward);
-    check_qkv("k", k, packed, is_backward);
-    check_qkv("v", v, packed, is_backward);
+    NamedViews views = problem.inputs();
+    for (const auto& [name, view] : problem.outputs()) {
+        views.emplace_back(name, view);
+    }
+    check_views(views);
+    const ConstTensorView &q = problem.q, &k = problem.k, &v = problem.v;
+    const bool packed = problem.options.cu_seqlens_q || problem.options.cu_seqlens_k;
+    check_qkv("q", q, packed, problem.is_backward);
+    check_qkv("k", k, packed, problem.is_backward);
+    check_qkv("v", v, packed, problem.is_backward);
     problem.dtype = q.dtype;
     for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
         if (view.dtype != q.dtype) {
@@ -118,8 +107,7 @@ Problem common(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
     check_layout("q", q);
     check_layout("k", k);
     check_layout("v", v);
-    apply_options(problem, options);
-    return problem;
+    check_options(problem);
 }
 
 ConstTensorView output_shape(const Problem& problem)
@@ -169,10 +157,14 @@ void check_outputs(const Problem& problem)
 
 Problem validate_forward(const ForwardArgs& args, const Options& options)
 {
-    check_views({{"o", args.o}, {"lse", args.lse}});
-    Problem problem = common(args.q, args.k, args.v, options, false);
+    Problem problem;
+    problem.options = options;
+    problem.q = args.q;
+    problem.k = args.k;
+    problem.v = args.v;
     problem.o = args.o;
     problem.lse = args.lse;
+    check_common(problem);
     check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
     check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
     check_outputs(problem);
@@ -181,16 +173,12 @@ Problem validate_forward(const ForwardArgs& args, const Options& options)
 
 Problem validate_backward(const BackwardArgs& args, const Options& options)
 {
-    check_views({{"o", args.o},
-                 {"lse", args.lse},
-                 {"dout", args.dout},
-                 {"dq", args.dq},
-                 {"dk", args.dk},
-                 {"dv", args.dv},
-                 {"dbias", args.dbias},
-                 {"dsink", args.dsink}});
-    Problem problem = common(args.q, args.k, args.v, options, true);
+    Problem problem;
     problem.is_backward = true;
+    problem.options = options;
+    problem.q = args.q;
+    problem.k = args.k;
+    problem.v = args.v;
     // Read only in this direction; Problem keeps them with forward's outputs.
     problem.o = as_result(args.o);
     problem.lse = as_result(args.lse);
@@ -198,15 +186,19 @@ Problem validate_backward(const BackwardArgs& args, const Options& options)
     problem.dq = args.dq;
     problem.dk = args.dk;
     problem.dv = args.dv;
-    problem.dbias = args.dbias;
-    problem.dsink = args.dsink;
+    for (const TensorOption& option : tensor_options) {
+        if (option.gradient) {
+            problem.*option.gradient.kept = args.*option.gradient.given;
+        }
+    }
+    check_common(problem);
     check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
     check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
     check_matches("dout", args.dout, "o", output_shape(problem));
     check_matches("dq", args.dq, "q", args.q);
     check_matches("dk", args.dk, "k", args.k);
     check_matches("dv", args.dv, "v", args.v);
-    check_gradients(problem, args, options);
+    check_gradients(problem);
     check_outputs(problem);
     return problem;
 }

@@ -1,15 +1,26 @@
 #include "validate_options.hpp"
 
+#include "option_list.hpp"
 #include "overlap.hpp"
 #include "validate_choice.hpp"
 #include "validate_views.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <fmt/format.h>
-#include <limits>
+#include <optional>
+#include <string>
 
 namespace flashomp {
+
+namespace {
+
+bool has_form(const ConstTensorView& view, DType dtype, int rank, const std::array<std::int64_t, 4>& shape)
+{
+    return view.rank == rank && view.dtype == dtype &&
+           std::equal(shape.begin(), shape.begin() + rank, view.shape.begin());
+}
+
+} // namespace
 
 void check_tensor(const char* name, const ConstTensorView& view, DType dtype, int rank,
                   const std::array<std::int64_t, 4>& shape, const char* like)
@@ -21,11 +32,7 @@ void check_tensor(const char* name, const ConstTensorView& view, DType dtype, in
         throw Error(fmt::format("{} was not given; it must be {} {}, like {}.", name, name_of(dtype),
                                 shape_string(expected), like));
     }
-    bool same = view.rank == rank && view.dtype == dtype;
-    for (int axis = 0; axis < rank && same; ++axis) {
-        same = view.shape.at(static_cast<std::size_t>(axis)) == shape.at(static_cast<std::size_t>(axis));
-    }
-    if (!same) {
+    if (!has_form(view, dtype, rank, shape)) {
         throw Error(fmt::format("{} is {} {}; it must be {} {}, like {}.", name, name_of(view.dtype),
                                 shape_string(view), name_of(dtype), shape_string(expected), like));
     }
@@ -76,10 +83,10 @@ std::int64_t longest(const std::vector<std::int32_t>& starts)
     return most;
 }
 
-void apply_packing(Problem& problem, const Options& options)
+void check_packing(Problem& problem)
 {
-    problem.starts_q = read_starts("cu_seqlens_q", options.cu_seqlens_q, problem.q.shape[0]);
-    problem.starts_k = read_starts("cu_seqlens_k", options.cu_seqlens_k, problem.k.shape[0]);
+    problem.starts_q = read_starts("cu_seqlens_q", problem.options.cu_seqlens_q, problem.q.shape[0]);
+    problem.starts_k = read_starts("cu_seqlens_k", problem.options.cu_seqlens_k, problem.k.shape[0]);
     if (problem.starts_q.size() != problem.starts_k.size()) {
         throw Error(fmt::format("cu_seqlens_q has {} sequences and cu_seqlens_k {}; they must have equally many.",
                                 problem.starts_q.size() - 1, problem.starts_k.size() - 1));
@@ -89,74 +96,81 @@ void apply_packing(Problem& problem, const Options& options)
     problem.seqlen_k = longest(problem.starts_k);
 }
 
-/// A number for each head, or for each head of each sequence.
-void check_per_head(const char* name, const Problem& problem, const ConstTensorView& view, std::int64_t heads,
-                    const char* like)
+struct Counted {
+    std::int64_t extent;
+    const char* name;
+};
+
+Counted counted(Axis axis, const Problem& problem)
 {
-    const bool per_batch = view.rank == 2;
-    check_tensor(name, view, DType::float32, per_batch ? 2 : 1, {per_batch ? problem.batch : heads, heads, 0, 0}, like);
+    switch (axis) {
+    case Axis::batch:
+        return {problem.batch, "batch"};
+    case Axis::heads_q:
+        return {problem.heads_q, "heads_q"};
+    case Axis::heads_kv:
+        return {problem.heads_kv, "heads_kv"};
+    case Axis::seqlen_q:
+        return {problem.seqlen_q, "seqlen_q"};
+    case Axis::seqlen_k:
+        return {problem.seqlen_k, "seqlen_k"};
+    case Axis::boundaries:
+        break;
+    }
+    return {problem.batch + 1, "batch + 1"};
 }
 
-void check_scale(const char* name, const Problem& problem, const ConstTensorView& scale, std::int64_t heads)
+/// A tensor each of whose axes may have extent 1.
+void check_broadcast(const TensorOption& option, const Problem& problem, const ConstTensorView& view)
 {
-    if (!scale) {
-        return;
-    }
-    if (problem.dtype != DType::float8_e4m3) {
-        throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", name,
-                                name_of(problem.dtype)));
-    }
-    check_per_head(name, problem, scale, heads, "[heads] or [batch, heads]");
-}
-
-void check_bias(const Problem& problem, const ConstTensorView& bias)
-{
-    const std::array<std::int64_t, 4> full{problem.batch, problem.heads_q, problem.seqlen_q, problem.seqlen_k};
-    bool fits = bias.rank == 4;
-    for (std::size_t axis = 0; axis < 4 && fits; ++axis) {
-        fits = bias.shape.at(axis) == 1 || bias.shape.at(axis) == full.at(axis);
+    const auto full = [&](std::size_t axis) { return counted(option.axes.at(axis), problem).extent; };
+    const auto rank = static_cast<std::size_t>(option.rank);
+    bool fits = view.rank == option.rank;
+    for (std::size_t axis = 0; axis < rank && fits; ++axis) {
+        fits = view.shape.at(axis) == 1 || view.shape.at(axis) == full(axis);
     }
     if (!fits) {
-        throw Error(fmt::format("bias has shape {}; it must be [1 or {}, 1 or {}, 1 or {}, 1 or {}].",
-                                shape_string(bias), full[0], full[1], full[2], full[3]));
-    }
-    if (bias.dtype != DType::float32 && bias.dtype != problem.dtype) {
-        throw Error(
-            fmt::format("bias is {}; it must be float32{}.", name_of(bias.dtype),
-                        problem.dtype == DType::float32 ? "" : fmt::format(" or {}, as q", name_of(problem.dtype))));
-    }
-    check_layout("bias", bias);
-}
-
-/// Kernels compute in float32: beyond its range a number would be infinite there, and below it 0, which means another
-/// thing (a softcap of 0 is off).
-bool fits_float32(double value)
-{
-    const double size = std::abs(value);
-    return size == 0.0 || (size >= static_cast<double>(std::numeric_limits<float>::min()) &&
-                           size <= static_cast<double>(std::numeric_limits<float>::max())); // false for a NaN
-}
-
-void check_numbers(const Problem& problem, const Options& options)
-{
-    constexpr double most_scale = 2.35e38; // kernels multiply with log2 e
-    if (!fits_float32(problem.scale) || std::abs(problem.scale) > most_scale) {
-        throw Error(fmt::format("scale was {}; it must be 0, or 1.2e-38 to {} in size, so that it and its product with "
-                                "log2(e) are float32 numbers.",
-                                problem.scale, most_scale));
-    }
-    for (const auto& [name, side] :
-         {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
-        if (side < -1) {
-            throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
+        std::string allowed;
+        for (std::size_t axis = 0; axis < rank; ++axis) {
+            allowed += fmt::format("{}1 or {}", axis > 0 ? ", " : "", full(axis));
         }
+        throw Error(fmt::format("{} has shape {}; it must be [{}].", option.name, shape_string(view), allowed));
     }
-    check_choice(options);
-    if (!fits_float32(options.softcap) || options.softcap < 0.0) {
-        throw Error(fmt::format("softcap was {}; it must be 0 (off), or 1.2e-38 to 3.4e+38, as float32 has it.",
-                                options.softcap));
+    const DType other = option.may_have_dtype_of_q ? problem.dtype : option.dtype;
+    if (view.dtype != option.dtype && view.dtype != other) {
+        throw Error(fmt::format("{} is {}; it must be {}{}.", option.name, name_of(view.dtype), name_of(option.dtype),
+                                other == option.dtype ? "" : fmt::format(" or {}, as q", name_of(other))));
     }
-    check_dropout(options.dropout);
+    check_layout(option.name, view);
+}
+
+void check_tensor_option(const TensorOption& option, const Problem& problem)
+{
+    const ConstTensorView& view = problem.options.*option.member;
+    if (option.is_float8_only && problem.dtype != DType::float8_e4m3) {
+        throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", option.name,
+                                name_of(problem.dtype)));
+    }
+    if (option.may_broadcast) {
+        check_broadcast(option, problem, view);
+        return;
+    }
+    const bool has_batch = option.may_have_batch && view.rank == option.rank + 1;
+    std::array<std::int64_t, 4> shape{problem.batch};
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
+        shape.at(axis + (has_batch ? 1 : 0)) = counted(option.axes.at(axis), problem).extent;
+    }
+    const int rank = option.rank + (has_batch ? 1 : 0);
+    if (has_form(view, option.dtype, rank, shape)) {
+        check_layout(option.name, view);
+        return;
+    }
+    std::string axes;
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
+        axes += fmt::format("{}{}", axis > 0 ? ", " : "", counted(option.axes.at(axis), problem).name);
+    }
+    const std::string like = fmt::format("[{0}]{1}", axes, option.may_have_batch ? " or [batch, " + axes + "]" : "");
+    check_tensor(option.name, view, option.dtype, rank, shape, like.c_str());
 }
 
 } // namespace
@@ -178,57 +192,46 @@ void check_dropout(const Dropout& dropout)
     }
 }
 
-void apply_options(Problem& problem, const Options& options)
+void check_options(Problem& problem)
 {
-    problem.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.head_dim)));
-    check_numbers(problem, options);
+    const Options& options = problem.options;
+    for (const NumberOption& option : number_options) {
+        const std::optional<double> value = option.value(options);
+        if (value && !option.is_allowed(*value)) {
+            throw Error(fmt::format("{} was {}; it must be {}.", option.name, *value, option.allowed));
+        }
+    }
+    for (const auto& [name, side] :
+         {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
+        if (side < -1) {
+            throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
+        }
+    }
+    check_choice(options);
+    check_dropout(options.dropout);
     if (options.cu_seqlens_q || options.cu_seqlens_k) {
-        apply_packing(problem, options);
+        check_packing(problem);
     }
-    if (options.alibi_slopes) {
-        check_per_head("alibi_slopes", problem, options.alibi_slopes, problem.heads_q, "[heads_q] or [batch, heads_q]");
+    for (const TensorOption& option : tensor_options) {
+        if (options.*option.member) {
+            check_tensor_option(option, problem);
+        }
     }
-    if (options.bias) {
-        check_bias(problem, options.bias);
-    }
-    if (options.key_padding_mask) {
-        check_tensor("key_padding_mask", options.key_padding_mask, DType::boolean, 2,
-                     {problem.batch, problem.seqlen_k, 0, 0}, "[batch, seqlen_k]");
-    }
-    if (options.sink) {
-        check_tensor("sink", options.sink, DType::float32, 1, {problem.heads_q, 0, 0, 0}, "[heads_q]");
-    }
-    check_scale("q_scale", problem, options.q_scale, problem.heads_q);
-    check_scale("k_scale", problem, options.k_scale, problem.heads_kv);
-    check_scale("v_scale", problem, options.v_scale, problem.heads_kv);
-    problem.q_scale = options.q_scale;
-    problem.k_scale = options.k_scale;
-    problem.v_scale = options.v_scale;
-    problem.causal = options.causal;
-    problem.window = options.window;
-    problem.softcap = options.softcap;
-    problem.dropout = options.dropout;
-    problem.alibi_slopes = options.alibi_slopes;
-    problem.bias = options.bias;
-    problem.key_padding_mask = options.key_padding_mask;
-    problem.cu_seqlens_q = options.cu_seqlens_q;
-    problem.cu_seqlens_k = options.cu_seqlens_k;
-    problem.sink = options.sink;
 }
 
-void check_gradients(const Problem& problem, const BackwardArgs& args, const Options& options)
+void check_gradients(const Problem& problem)
 {
-    if (args.dbias) {
-        if (!options.bias) {
-            throw Error("dbias was given without a bias; allowed is dbias with options.bias.");
+    for (const TensorOption& option : tensor_options) {
+        const auto& [name, given, kept] = option.gradient;
+        if (!option.gradient || !(problem.*kept)) {
+            continue;
         }
-        check_tensor("dbias", args.dbias, options.bias.dtype, options.bias.rank, options.bias.shape, "bias");
-    }
-    if (args.dsink) {
-        if (!options.sink) {
-            throw Error("dsink was given without a sink; allowed is dsink with options.sink.");
+        const ConstTensorView& like = problem.options.*option.member;
+        if (!like) {
+            throw Error(
+                fmt::format("{0} was given without a {1}; allowed is {0} with options.{1}.", name, option.name));
         }
-        check_tensor("dsink", args.dsink, DType::float32, 1, {problem.heads_q}, "sink");
+        check_tensor(name, problem.*kept, like.dtype, like.rank, like.shape, option.name);
     }
 }
 

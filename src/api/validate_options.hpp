@@ -6,14 +6,14 @@
 
 namespace flashomp {
 
-/// Checks options against the shapes already in the problem and moves them into it.
-void apply_options(Problem& problem, const Options& options);
+/// Checks the problem's options against its shapes; with packed sequences, completes those.
+void check_options(Problem& problem);
 
 /// Checks that the probability is in [0, 1).
 void check_dropout(const Dropout& dropout);
 
-/// Checks dbias and dsink against the options they belong to.
-void check_gradients(const Problem& problem, const BackwardArgs& args, const Options& options);
+/// Checks the gradients of options against the options.
+void check_gradients(const Problem& problem);
 
 /// Checks dtype and shape; `like` says in words what is expected.
 void check_tensor(const char* name, const ConstTensorView& view, DType dtype, int rank,

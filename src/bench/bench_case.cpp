@@ -225,16 +225,16 @@ BackwardArgs BenchCase::arguments()
     return args;
 }
 
-Options BenchCase::scales_on_host()
+Options BenchCase::options_on_host()
 {
-    Options scales;
-    for (const auto& [tensor, option] : {std::pair{&q_scale_, &scales.q_scale}, std::pair{&k_scale_, &scales.k_scale},
-                                         std::pair{&v_scale_, &scales.v_scale}}) {
+    Options options = options_;
+    for (const auto& [tensor, option] : {std::pair{&q_scale_, &options.q_scale}, std::pair{&k_scale_, &options.k_scale},
+                                         std::pair{&v_scale_, &options.v_scale}}) {
         if (*tensor) {
             *option = (*tensor)->host().view();
         }
     }
-    return scales;
+    return options;
 }
 
 BackwardArgs BenchCase::on_host()

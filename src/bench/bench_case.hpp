@@ -73,8 +73,8 @@ public:
     };
     [[nodiscard]] const Unrounded* unrounded() const { return unrounded_.get(); }
 
-    /// Options with the factors of float8_e4m3 tensors, in host memory, and nothing else.
-    [[nodiscard]] Options scales_on_host();
+    /// The options with all tensors in host memory.
+    [[nodiscard]] Options options_on_host();
 
     [[nodiscard]] const cost::Shape& shape() const { return shape_; }
     [[nodiscard]] DType dtype() const { return dtype_; }

@@ -11,8 +11,8 @@ using tuning::Choice;
 /// The plan of a choice.
 Plan plan_of(Problem problem, const Choice& choice, const Hardware& hardware)
 {
-    problem.choice.machine = choice.machine;
-    problem.choice.tiling = choice.tiling;
+    problem.options.machine = choice.machine;
+    problem.options.tiling = choice.tiling;
     return plan(as_computed(problem, hardware), hardware);
 }
 

@@ -25,13 +25,7 @@ using Values = std::vector<double>;
 /// The case as a problem of host tensors, with the results as they are now.
 Problem problem_of(BenchCase& bench, bool backward)
 {
-    Options options = bench.scales_on_host();
-    options.scale = bench.options().scale;
-    options.softcap = bench.options().softcap;
-    options.causal = bench.options().causal;
-    options.threads = bench.options().threads;
-    options.cu_seqlens_q = bench.options().cu_seqlens_q; // of host memory
-    options.cu_seqlens_k = bench.options().cu_seqlens_k;
+    const Options options = bench.options_on_host();
     const BackwardArgs args = bench.on_host();
     if (backward) {
         return validate_backward(args, options);
@@ -189,7 +183,7 @@ private:
 void compare_unrounded(BenchCase& bench, Problem problem, const std::vector<ChosenValues>& actual, Accuracy& result)
 {
     const BenchCase::Unrounded& inputs = *bench.unrounded();
-    problem.q_scale = problem.k_scale = problem.v_scale = {};
+    problem.options.q_scale = problem.options.k_scale = problem.options.v_scale = {};
     problem.q = inputs.q.view();
     problem.k = inputs.k.view();
     problem.v = inputs.v.view();

@@ -4,6 +4,7 @@
 
 #include "message.hpp"
 #include "npy.hpp"
+#include "option_list.hpp"
 #include "printable.hpp"
 #include "quantized.hpp"
 #include "safetensors.hpp"
@@ -34,6 +35,15 @@ bool is_main(const std::string& name)
     return name == "q" || name == "k" || name == "v" || name == "do" || name == "o";
 }
 
+/// Whether an option's tensor has to be float32. `has_dtype_of_q`: it has the dtype of q now.
+bool is_float32_option(const std::string& name, bool has_dtype_of_q)
+{
+    return std::any_of(tensor_options.begin(), tensor_options.end(), [&](const TensorOption& option) {
+        return name == option.name && option.dtype == DType::float32 && !option.is_float8_only &&
+               !(option.may_have_dtype_of_q && has_dtype_of_q);
+    });
+}
+
 } // namespace
 
 InputFiles input_files(const AttentionFlags& flags, bool backward)
@@ -61,8 +71,8 @@ void AttentionInputs::read(const InputFiles& files)
         std::vector<std::string> unused;
         for (auto& [name, tensor] : io::read_safetensors(files.safetensors)) {
             const std::string wanted = name;
-            const std::vector<TensorOption>& known = tensor_options();
-            const bool used = std::any_of(known.begin(), known.end(), [&](const TensorOption& option) {
+            const std::vector<InputTensor>& known = input_tensors();
+            const bool used = std::any_of(known.begin(), known.end(), [&](const InputTensor& option) {
                 return wanted == option.name && (files.backward || !option.backward_only);
             });
             if (used) {
@@ -96,8 +106,8 @@ void AttentionInputs::expect_axes(const std::string& name, const std::filesystem
     if (tensors_.at(name).rank() > 0) {
         return;
     }
-    const std::vector<TensorOption>& all = tensor_options();
-    const auto option = std::find_if(all.begin(), all.end(), [&](const TensorOption& one) { return name == one.name; });
+    const std::vector<InputTensor>& all = input_tensors();
+    const auto option = std::find_if(all.begin(), all.end(), [&](const InputTensor& one) { return name == one.name; });
     io::fail(path, "holds {} as one number without axes (shape ()); needed are {}.", name,
              option == all.end() ? "axes" : option->help);
 }
@@ -148,8 +158,7 @@ void AttentionInputs::convert(std::optional<DType> dtype)
         DType to = from;
         if (is_main(name)) {
             to = dtype.value_or(from == DType::float64 ? DType::float32 : from);
-        } else if (name == "alibi_slopes" || name == "sink" || (name == "bias" && from != compute) ||
-                   (name == "lse" && from == DType::float64)) {
+        } else if (is_float32_option(name, from == compute) || (name == "lse" && from == DType::float64)) {
             to = DType::float32;
         }
         if (from == to || !is_floating(from)) {
@@ -176,15 +185,9 @@ ConstTensorView AttentionInputs::view(const std::string& name) const
 
 Options AttentionInputs::with_tensors(Options options) const
 {
-    options.alibi_slopes = view("alibi_slopes");
-    options.bias = view("bias");
-    options.key_padding_mask = view("key_padding_mask");
-    options.cu_seqlens_q = view("cu_seqlens_q");
-    options.cu_seqlens_k = view("cu_seqlens_k");
-    options.sink = view("sink");
-    options.q_scale = view("q_scale");
-    options.k_scale = view("k_scale");
-    options.v_scale = view("v_scale");
+    for (const TensorOption& option : tensor_options) {
+        options.*option.member = view(option.name);
+    }
     return options;
 }
 

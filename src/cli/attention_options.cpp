@@ -1,5 +1,6 @@
 #include "attention_options.hpp"
 
+#include "option_list.hpp"
 #include "parse_value.hpp"
 #include "words.hpp"
 
@@ -69,12 +70,11 @@ void add_mask_and_score_options(CLI::App& command, Options& semantics)
             command, flag, placeholder, group,
             [flag, assign](const std::string& text) { assign(parse_number<double>(flag, text, "a number")); }, help);
     };
-    number(
-        "--scale", "X", [&semantics](double value) { semantics.scale = value; },
-        "factor on q.k (default 1/sqrt(head_dim))");
-    number(
-        "--softcap", "C", [&semantics](double value) { semantics.softcap = value; },
-        "s = C*tanh(s/C) for C > 0 (default 0: off)");
+    for (const NumberOption& option : number_options) {
+        number(
+            option.flag, option.placeholder, [&semantics, set = option.set](double value) { set(semantics, value); },
+            option.meaning);
+    }
     number(
         "--dropout", "P", [&semantics](double value) { semantics.dropout.probability = value; },
         "chance in [0, 1) that a probability is dropped (default 0)");
@@ -92,26 +92,23 @@ void add_mask_and_score_options(CLI::App& command, Options& semantics)
 
 } // namespace
 
-const std::vector<TensorOption>& tensor_options()
+const std::vector<InputTensor>& input_tensors()
 {
-    static const std::vector<TensorOption> options{
-        {"q", "--q", "queries [B, Nq, Hq, head_dim]"},
-        {"k", "--k", "keys [B, Nk, Hkv, head_dim]; Hkv divides Hq"},
-        {"v", "--v", "values [B, Nk, Hkv, head_dim_v]"},
-        {"do", "--do", "gradient of the output [B, Nq, Hq, head_dim_v]", true},
-        {"o", "--o", "saved output; with --lse, forward is not run again", true},
-        {"lse", "--lse", "saved log-sum-exp, float32 [B, Hq, Nq]", true},
-        {"alibi_slopes", "--alibi", "ALiBi slopes, float32 [Hq] or [B, Hq]"},
-        {"bias", "--bias", "additive biases [1|B, 1|Hq, 1|Nq, 1|Nk]"},
-        {"key_padding_mask", "--key-padding-mask", "bools [B, Nk]; false hides the key"},
-        {"cu_seqlens_q", "--cu-seqlens-q", "int32 [B+1]: q is packed [total_q, Hq, head_dim]"},
-        {"cu_seqlens_k", "--cu-seqlens-k", "int32 [B+1]: k and v are packed [total_k, Hkv, ...]"},
-        {"sink", "--sink", "float32 [Hq]: a logit in the denominator only"},
-        {"q_scale", "--q-scale", "float32 [Hq] or [B, Hq]: factors of a float8_e4m3 q"},
-        {"k_scale", "--k-scale", "float32 [Hkv] or [B, Hkv]: factors of a float8_e4m3 k"},
-        {"v_scale", "--v-scale", "float32 [Hkv] or [B, Hkv]: factors of a float8_e4m3 v"},
-    };
-    return options;
+    static const std::vector<InputTensor> tensors = [] {
+        std::vector<InputTensor> all{
+            {"q", "--q", "queries [B, Nq, Hq, head_dim]"},
+            {"k", "--k", "keys [B, Nk, Hkv, head_dim]; Hkv divides Hq"},
+            {"v", "--v", "values [B, Nk, Hkv, head_dim_v]"},
+            {"do", "--do", "gradient of the output [B, Nq, Hq, head_dim_v]", true},
+            {"o", "--o", "saved output; with --lse, forward is not run again", true},
+            {"lse", "--lse", "saved log-sum-exp, float32 [B, Hq, Nq]", true},
+        };
+        for (const TensorOption& option : tensor_options) {
+            all.push_back({option.name, option.flag, fmt::format("{}: {}", shape_words(option), option.meaning)});
+        }
+        return all;
+    }();
+    return tensors;
 }
 
 Device parse_device(const std::string& text)
@@ -129,7 +126,7 @@ Device parse_device(const std::string& text)
 
 const char* flag_of(const std::string& tensor_name)
 {
-    for (const TensorOption& option : tensor_options()) {
+    for (const InputTensor& option : input_tensors()) {
         if (tensor_name == option.name) {
             return option.flag;
         }
@@ -195,7 +192,7 @@ void add_run_options(CLI::App& command, RunFlags& flags, bool allows_float8)
 void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backward)
 {
     const char* const group = "Tensors (.npy files; an unsigned 16-bit file holds bfloat16)";
-    for (const TensorOption& option : tensor_options()) {
+    for (const InputTensor& option : input_tensors()) {
         if (option.backward_only && !backward) {
             continue;
         }

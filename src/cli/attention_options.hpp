@@ -40,15 +40,15 @@ struct AttentionFlags {
 };
 
 /// A tensor that may come from its own .npy file.
-struct TensorOption {
+struct InputTensor {
     const char* name; ///< as in a .safetensors file
     const char* flag; ///< as on the command line
-    const char* help;
+    std::string help;
     bool backward_only = false;
 };
 
 /// Every tensor that forward or backward can read.
-[[nodiscard]] const std::vector<TensorOption>& tensor_options();
+[[nodiscard]] const std::vector<InputTensor>& input_tensors();
 
 /// "--alibi" for "alibi_slopes".
 [[nodiscard]] const char* flag_of(const std::string& tensor_name);

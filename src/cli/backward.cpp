@@ -9,6 +9,8 @@
 #include "flashomp/attention.hpp"
 #include "flashomp/error.hpp"
 
+#include "option_list.hpp"
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,11 +57,10 @@ int run_backward(const AttentionFlags& flags)
     if (!saved) {
         names.insert(names.begin(), {"o", "lse"});
     }
-    if (options.bias) {
-        names.emplace_back("dbias");
-    }
-    if (options.sink) {
-        names.emplace_back("dsink");
+    for (const TensorOption& option : tensor_options) {
+        if (option.gradient && options.*option.member) {
+            names.emplace_back(option.gradient.name);
+        }
     }
     const OutputPlace place(flags.out, names, inputs.files());
 
@@ -85,11 +86,10 @@ int run_backward(const AttentionFlags& flags)
         args.dq = outputs.add_like("dq", args.q);
         args.dk = outputs.add_like("dk", args.k);
         args.dv = outputs.add_like("dv", args.v);
-        if (options.bias) {
-            args.dbias = outputs.add_plain("dbias", options.bias);
-        }
-        if (options.sink) {
-            args.dsink = outputs.add_plain("dsink", options.sink);
+        for (const TensorOption& option : tensor_options) {
+            if (option.gradient && options.*option.member) {
+                args.*option.gradient.given = outputs.add_plain(option.gradient.name, options.*option.member);
+            }
         }
         progress.show("backward: backward pass");
         summary.passes.emplace_back("backward", backward_in(flags.layout, args, options));

@@ -7,6 +7,7 @@
 #include "flashomp/error.hpp"
 
 #include "bench_case.hpp"
+#include "option_list.hpp"
 #include "safetensors.hpp"
 
 #include <iostream>
@@ -121,11 +122,10 @@ int write_inputs(const BenchFlags& flags, const std::vector<cost::Shape>& shapes
     bench::BenchCase bench(shapes.front(), settings.dtype, {}, Space{});
     const BackwardArgs args = bench.on_host();
     std::map<std::string, ConstTensorView> tensors{{"q", args.q}, {"k", args.k}, {"v", args.v}, {"do", args.dout}};
-    const Options scales = bench.scales_on_host();
-    for (const auto& [name, scale] : {std::pair{"q_scale", &scales.q_scale}, std::pair{"k_scale", &scales.k_scale},
-                                      std::pair{"v_scale", &scales.v_scale}}) {
-        if (*scale) {
-            tensors.emplace(name, *scale);
+    const Options options = bench.options_on_host();
+    for (const TensorOption& option : tensor_options) {
+        if (const ConstTensorView& view = options.*option.member) {
+            tensors.emplace(option.name, view);
         }
     }
     io::write_safetensors(flags.inputs, tensors);

@@ -7,6 +7,7 @@
 
 #include "accuracy.hpp"
 #include "npy.hpp"
+#include "option_list.hpp"
 #include "reference.hpp"
 #include "validate.hpp"
 
@@ -106,11 +107,10 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
     back.dq = outputs.add_like("dq", back.q);
     back.dk = outputs.add_like("dk", back.k);
     back.dv = outputs.add_like("dv", back.v);
-    if (check_case.expected.contains("dbias")) {
-        back.dbias = outputs.add_plain("dbias", options.bias);
-    }
-    if (check_case.expected.contains("dsink")) {
-        back.dsink = outputs.add_plain("dsink", options.sink);
+    for (const TensorOption& option : tensor_options) {
+        if (option.gradient && check_case.expected.contains(option.gradient.name)) {
+            back.*option.gradient.given = outputs.add_plain(option.gradient.name, options.*option.member);
+        }
     }
     const Problem backward_problem = validate_backward(back, options);
     result.backward = backward(back, options);

@@ -5,6 +5,7 @@
 #include "input_file.hpp"
 #include "json_text.hpp"
 #include "message.hpp"
+#include "option_list.hpp"
 #include "printable.hpp"
 
 #include <algorithm>
@@ -28,8 +29,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::array side_inputs{"alibi_slopes", "bias", "key_padding_mask", "cu_seqlens_q", "cu_seqlens_k", "sink"};
-constexpr std::array side_gradients{"dbias", "dsink"};
 constexpr const char* list_name = "cases.json";
 constexpr std::size_t longest_name = 255;                    // of a file, on Linux
 constexpr std::int64_t largest_list = std::int64_t{1} << 24; // bytes of cases.json
@@ -121,7 +120,10 @@ Dropout parse_dropout(const json& value, const Place& place)
 
 Options parse_options(const json& value, const Place& place)
 {
-    constexpr std::array<std::string_view, 5> keys{"causal", "window", "softcap", "scale", "dropout"};
+    std::vector<std::string_view> keys(other_options.begin(), other_options.end());
+    for (const NumberOption& option : number_options) {
+        keys.emplace_back(option.name);
+    }
     require_object(value, keys, place);
     Options options;
     if (value.contains("causal")) {
@@ -141,11 +143,10 @@ Options parse_options(const json& value, const Place& place)
         }
         options.window = {whole_number(window[0], place), whole_number(window[1], place)};
     }
-    if (value.contains("softcap")) {
-        options.softcap = finite_number(value.at("softcap"), "softcap", place);
-    }
-    if (value.contains("scale")) {
-        options.scale = finite_number(value.at("scale"), "scale", place);
+    for (const NumberOption& option : number_options) {
+        if (value.contains(option.name)) {
+            option.set(options, finite_number(value.at(option.name), option.name, place));
+        }
     }
     if (value.contains("dropout")) {
         options.dropout = parse_dropout(value.at("dropout"), place);
@@ -157,8 +158,14 @@ CheckCase parse_case(const json& value, std::size_t index, const fs::path& direc
 {
     Place place{file, fmt::format("case number {}: ", index + 1)};
     std::vector<std::string_view> keys{"name", "options"};
-    keys.insert(keys.end(), side_inputs.begin(), side_inputs.end());
-    keys.insert(keys.end(), side_gradients.begin(), side_gradients.end());
+    for (const TensorOption& option : tensor_options) {
+        if (!option.is_float8_only) { // a case has gradients, which float8_e4m3 has not
+            keys.emplace_back(option.name);
+        }
+        if (option.gradient) {
+            keys.emplace_back(option.gradient.name);
+        }
+    }
     require_object(value, keys, place);
     if (!value.contains("name") || !value.contains("options")) {
         place.refuse("'name' and 'options' are needed");
@@ -175,19 +182,16 @@ CheckCase parse_case(const json& value, std::size_t index, const fs::path& direc
     for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
         result.expected[name] = folder / (std::string(name) + ".npy");
     }
-    for (const char* name : side_inputs) {
-        if (value.contains(name)) {
-            result.inputs[name] = folder / plain_name(value.at(name), name, place);
+    for (const TensorOption& option : tensor_options) {
+        if (value.contains(option.name)) {
+            result.inputs[option.name] = folder / plain_name(value.at(option.name), option.name, place);
         }
-    }
-    for (const char* name : side_gradients) {
-        if (!value.contains(name)) {
-            continue;
+        if (const char* const name = option.gradient.name; name != nullptr && value.contains(name)) {
+            if (!value.contains(option.name)) {
+                place.refuse(fmt::format("'{}' needs '{}'", name, option.name));
+            }
+            result.expected[name] = folder / plain_name(value.at(name), name, place);
         }
-        if (!value.contains(name + 1)) { // "dbias" without "bias"
-            place.refuse(fmt::format("'{}' needs '{}'", name, name + 1));
-        }
-        result.expected[name] = folder / plain_name(value.at(name), name, place);
     }
     return result;
 }

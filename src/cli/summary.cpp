@@ -1,5 +1,6 @@
 #include "summary.hpp"
 
+#include "option_list.hpp"
 #include "report.hpp"
 
 #include <fmt/format.h>
@@ -14,8 +15,10 @@ std::string options_text(const Options& options)
 {
     std::string text;
     const auto add = [&text](const std::string& words) { text += (text.empty() ? "" : ", ") + words; };
-    if (options.scale) {
-        add(fmt::format("scale {:g}", *options.scale));
+    for (const NumberOption& option : number_options) {
+        if (const std::optional<double> value = option.value(options); value != option.off) {
+            add(fmt::format("{} {:g}", option.name, *value));
+        }
     }
     if (options.causal != Causal::none) {
         add(fmt::format("causal {}", name_of(options.causal)));
@@ -23,34 +26,27 @@ std::string options_text(const Options& options)
     if (options.window.left >= 0 || options.window.right >= 0) {
         add(fmt::format("window {},{}", options.window.left, options.window.right));
     }
-    if (options.softcap > 0.0) {
-        add(fmt::format("softcap {:g}", options.softcap));
-    }
     if (options.dropout.probability > 0.0) {
         add(fmt::format("dropout {:g} (seed {}, offset {})", options.dropout.probability, options.dropout.seed,
                         options.dropout.offset));
     }
-    const auto tensor = [&add](const char* name, const ConstTensorView& view) {
-        if (view) {
-            add(fmt::format("{} {}", name, shape_string(view)));
+    for (const TensorOption& option : tensor_options) {
+        if (const ConstTensorView& view = options.*option.member) {
+            add(fmt::format("{} {}", option.name, shape_string(view)));
         }
-    };
-    tensor("ALiBi", options.alibi_slopes);
-    tensor("bias", options.bias);
-    tensor("key padding", options.key_padding_mask);
-    tensor("cu_seqlens_q", options.cu_seqlens_q);
-    tensor("cu_seqlens_k", options.cu_seqlens_k);
-    tensor("sink", options.sink);
+    }
     return text.empty() ? "no mask, default scale" : text;
 }
 
 Json options_json(const Options& options)
 {
     Json json;
-    json["scale"] = options.scale ? Json(*options.scale) : Json();
+    for (const NumberOption& option : number_options) {
+        const std::optional<double> value = option.value(options);
+        json[option.name] = value ? Json(*value) : Json();
+    }
     json["causal"] = name_of(options.causal);
     json["window"] = {options.window.left, options.window.right};
-    json["softcap"] = options.softcap;
     json["dropout"] = {{"probability", options.dropout.probability},
                        {"seed", options.dropout.seed},
                        {"offset", options.dropout.offset}};
@@ -60,7 +56,7 @@ Json options_json(const Options& options)
 Json inputs_json(const AttentionInputs& inputs)
 {
     Json json = Json::object();
-    for (const TensorOption& option : tensor_options()) {
+    for (const InputTensor& option : input_tensors()) {
         if (const ConstTensorView view = inputs.view(option.name)) {
             json[option.name] = {{"dtype", name_of(view.dtype)}, {"shape", shape_json(view)}};
         }

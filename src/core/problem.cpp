@@ -1,25 +1,18 @@
 #include "problem.hpp"
 
+#include "option_list.hpp"
+
 #include <algorithm>
+#include <cmath>
 
 namespace flashomp {
 
 std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
 {
-    std::vector<std::pair<const char*, ConstTensorView>> all = {
-        {"q", q},
-        {"k", k},
-        {"v", v},
-        {"alibi_slopes", alibi_slopes},
-        {"bias", bias},
-        {"key_padding_mask", key_padding_mask},
-        {"cu_seqlens_q", cu_seqlens_q},
-        {"cu_seqlens_k", cu_seqlens_k},
-        {"sink", sink},
-        {"q_scale", q_scale},
-        {"k_scale", k_scale},
-        {"v_scale", v_scale},
-    };
+    std::vector<std::pair<const char*, ConstTensorView>> all = {{"q", q}, {"k", k}, {"v", v}};
+    for (const TensorOption& option : tensor_options) {
+        all.emplace_back(option.name, options.*option.member);
+    }
     if (is_backward) {
         all.insert(all.end(), {{"o", o}, {"lse", lse}, {"dout", dout}});
     }
@@ -29,7 +22,13 @@ std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
 std::vector<std::pair<const char*, TensorView>> Problem::outputs() const
 {
     if (is_backward) {
-        return {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"dbias", dbias}, {"dsink", dsink}};
+        std::vector<std::pair<const char*, TensorView>> all = {{"dq", dq}, {"dk", dk}, {"dv", dv}};
+        for (const TensorOption& option : tensor_options) {
+            if (option.gradient) {
+                all.emplace_back(option.gradient.name, this->*option.gradient.kept);
+            }
+        }
+        return all;
     }
     return {{"o", o}, {"lse", lse}};
 }
@@ -40,9 +39,9 @@ int Problem::kernel_depth() const
     return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
 }
 
-bool Problem::is_modified() const
+double Problem::scale() const
 {
-    return scale <= 0.0 || softcap > 0.0 || alibi_slopes || bias || dropout.probability > 0.0;
+    return options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
 TensorView as_result(const ConstTensorView& view)

@@ -130,8 +130,8 @@ std::vector<std::int64_t> Shape::lengths_k() const
 std::vector<Sequences> sequences_of(const Shape& shape)
 {
     Problem masks;
-    masks.causal = shape.causal;
-    masks.window = shape.window;
+    masks.options.causal = shape.causal;
+    masks.options.window = shape.window;
     const auto band = [&](std::int64_t q_len, std::int64_t k_len) {
         return band_of(masks, static_cast<int>(q_len), static_cast<int>(k_len));
     };
@@ -217,7 +217,7 @@ std::vector<Shape> read_shapes(const std::string& path)
     return shapes;
 }
 
-Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& choice)
+Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& options)
 {
     Problem p;
     p.batch = s.batch;
@@ -228,11 +228,9 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& ch
     p.head_dim = s.head_dim;
     p.head_dim_v = s.head_dim_v;
     p.dtype = dtype;
-    p.scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
-    p.softcap = choice.softcap;
-    p.causal = s.causal;
-    p.window = s.window;
-    p.choice = choice;
+    p.options = options;
+    p.options.causal = s.causal;
+    p.options.window = s.window;
     p.is_backward = backward;
     if (s.packed) {
         p.starts_q = starts(s.lengths_q());

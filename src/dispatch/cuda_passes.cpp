@@ -44,7 +44,8 @@ void run_float8(Plan& plan, const Problem& problem, const offload::Params& param
     plan.passes.front().machine = Machine::hopper;
     name_machines(plan);
     expect_launched(cuda::run_float8(params,
-                                     {factors(problem.q_scale), factors(problem.k_scale), factors(problem.v_scale)},
+                                     {factors(problem.options.q_scale), factors(problem.options.k_scale),
+                                      factors(problem.options.v_scale)},
                                      workspace.data(), space.stream, space.device),
                     place);
 }
@@ -52,8 +53,8 @@ void run_float8(Plan& plan, const Problem& problem, const offload::Params& param
 /// Gives the passes that have a Hopper kernel to it. Returns the workspace that the hungriest of them needs.
 std::int64_t take_over(Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware)
 {
-    const Machine wanted = problem.choice.machine;
-    const Tiling& tiling = problem.choice.tiling;
+    const Machine wanted = problem.options.machine;
+    const Tiling& tiling = problem.options.tiling;
     const bool may_tile = tiling.resident_rows == 0 && tiling.stream_rows == 0 && tiling.team_threads == 0;
     std::int64_t bytes = 0;
     if (wanted != Machine::automatic && wanted != Machine::hopper) {
@@ -92,7 +93,7 @@ Error no_float8_kernel()
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging)
 {
-    const Space space = space_of(place.hardware, problem.choice);
+    const Space space = space_of(place.hardware, problem.options);
     const cuda::CurrentDevice current(space.device);
     if (problem.dtype == DType::float8_e4m3) {
         run_float8(plan, problem, params, place, staging, space);

@@ -31,17 +31,17 @@ double seconds_since(Clock::time_point start)
 
 Report run_reference(const Problem& problem)
 {
-    if (problem.choice.device.kind == Device::Kind::gpu) {
+    if (problem.options.device.kind == Device::Kind::gpu) {
         throw Error(fmt::format("device was {}, but the reference backend runs on the host; allowed are: auto, host.",
-                                problem.choice.device.index));
+                                problem.options.device.index));
     }
-    if (problem.choice.stream) {
+    if (problem.options.stream) {
         throw Error("stream was given, but the reference backend runs on the host; allowed is a stream with backend "
                     "cuda.");
     }
-    if (problem.choice.machine != Machine::automatic) {
+    if (problem.options.machine != Machine::automatic) {
         throw Error(fmt::format("machine was {}, but the reference backend has no tile machines; allowed is: auto.",
-                                tuning::word_of(problem.choice.machine)));
+                                tuning::word_of(problem.options.machine)));
     }
     const auto start = Clock::now();
     problem.is_backward ? reference::backward_into(problem) : reference::forward_into(problem);
@@ -93,14 +93,15 @@ bool has_large_lse(const Problem& problem)
 
 Report run_kernels(const Problem& given)
 {
-    const Place place = choose_place(given.choice);
+    const Place place = choose_place(given.options);
     const Hardware& hardware = place.hardware;
     Problem problem = as_computed(given, hardware);
     problem.has_large_lse =
         problem.is_backward && problem.dtype == DType::float32 && !hardware.is_device && has_large_lse(problem);
-    const Space space = space_of(hardware, problem.choice);
+    const Space space = space_of(hardware, problem.options);
     for (const auto& [name, view] : problem.inputs()) {
-        const bool is_starts = view.data == problem.cu_seqlens_q.data || view.data == problem.cu_seqlens_k.data;
+        const bool is_starts =
+            view.data == problem.options.cu_seqlens_q.data || view.data == problem.options.cu_seqlens_k.data;
         check_memory(view, name, place, space.is_asynchronous, is_starts);
     }
     for (const auto& [name, view] : problem.outputs()) {
@@ -112,7 +113,7 @@ Report run_kernels(const Problem& given)
                         "one.",
                         place.name));
     }
-    if (space.is_asynchronous && problem.cu_seqlens_q && cuda::is_captured(space.device, space.stream)) {
+    if (space.is_asynchronous && problem.options.cu_seqlens_q && cuda::is_captured(space.device, space.stream)) {
         throw Error(
             "stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed in a "
             "graph are tensors that are not packed.");
@@ -208,7 +209,7 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
 
 Report run(const Problem& problem)
 {
-    return problem.choice.backend == Backend::reference ? run_reference(problem) : run_kernels(problem);
+    return problem.options.backend == Backend::reference ? run_reference(problem) : run_kernels(problem);
 }
 
 } // namespace flashomp

@@ -1,5 +1,7 @@
 #include "kernel_params.hpp"
 
+#include "option_list.hpp"
+
 #include <cmath>
 #include <limits>
 
@@ -46,6 +48,7 @@ offload::RowTensor contiguous_rows(const Problem& problem, float* data)
 
 offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging& staging, const Scratch& scratch)
 {
+    const Options& options = problem.options;
     offload::Params p;
     p.batch = static_cast<int>(problem.batch);
     p.heads_q = static_cast<int>(problem.heads_q);
@@ -55,8 +58,8 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
     p.head_dim = static_cast<int>(problem.head_dim);
     p.head_dim_v = static_cast<int>(problem.head_dim_v);
     p.element = kernel_element(problem.dtype);
-    p.scale = static_cast<float>(problem.scale);
-    switch (problem.causal) {
+    p.scale = static_cast<float>(problem.scale());
+    switch (options.causal) {
     case Causal::none:
         p.causal = offload::Alignment::none;
         break;
@@ -67,8 +70,8 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
         p.causal = offload::Alignment::bottom_right;
         break;
     }
-    p.window_left = problem.window.left;
-    p.window_right = problem.window.right;
+    p.window_left = options.window.left;
+    p.window_right = options.window.right;
 
     p.q = kernel_tensor(staging.input(problem.q));
     p.k = kernel_tensor(staging.input(problem.k));
@@ -106,32 +109,31 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
         p.partial_lse = contiguous_rows(problem, scratch.partial + plan.splits * p.partial_stride * p.head_dim_v);
     }
 
-    // A cap this far above any float score changes none of them, and as a float it might be infinite.
-    constexpr double no_cap = 1e30;
-    p.softcap = problem.softcap < no_cap ? static_cast<float>(problem.softcap) : 0.0F;
-    if (problem.alibi_slopes) {
-        const ConstTensorView slopes = staging.input(problem.alibi_slopes);
+    p.is_modified = modifies_scores(options);
+    p.softcap = options.softcap < no_softcap ? static_cast<float>(options.softcap) : 0.0F;
+    if (options.alibi_slopes) {
+        const ConstTensorView slopes = staging.input(options.alibi_slopes);
         p.alibi_slopes = static_cast<const float*>(slopes.data);
         p.alibi_batch_stride = slopes.rank == 2 ? slopes.strides[0] : 0;
     }
-    if (problem.bias) {
-        p.bias = bias_tensor(staging.input(problem.bias));
+    if (options.bias) {
+        p.bias = bias_tensor(staging.input(options.bias));
     }
-    if (problem.key_padding_mask) {
-        const ConstTensorView mask = staging.input(problem.key_padding_mask);
+    if (options.key_padding_mask) {
+        const ConstTensorView mask = staging.input(options.key_padding_mask);
         p.key_padding_mask = static_cast<const std::uint8_t*>(mask.data);
         p.key_padding_batch_stride = mask.strides[0];
     }
-    if (problem.sink) {
-        p.sink = static_cast<const float*>(staging.input(problem.sink).data);
+    if (options.sink) {
+        p.sink = static_cast<const float*>(staging.input(options.sink).data);
     }
-    if (problem.cu_seqlens_q) {
-        p.cu_seqlens_q = static_cast<const std::int32_t*>(staging.input(problem.cu_seqlens_q).data);
-        p.cu_seqlens_k = static_cast<const std::int32_t*>(staging.input(problem.cu_seqlens_k).data);
+    if (options.cu_seqlens_q) {
+        p.cu_seqlens_q = static_cast<const std::int32_t*>(staging.input(options.cu_seqlens_q).data);
+        p.cu_seqlens_k = static_cast<const std::int32_t*>(staging.input(options.cu_seqlens_k).data);
     }
-    p.dropout_key = dropout_key(problem.dropout.seed, problem.dropout.offset);
-    p.dropout_threshold = dropout_threshold(problem.dropout.probability);
-    p.dropout_scale = static_cast<float>(1.0 / (1.0 - problem.dropout.probability));
+    p.dropout_key = dropout_key(options.dropout.seed, options.dropout.offset);
+    p.dropout_threshold = dropout_threshold(options.dropout.probability);
+    p.dropout_scale = static_cast<float>(1.0 / (1.0 - options.dropout.probability));
     return p;
 }
 

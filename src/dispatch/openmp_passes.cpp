@@ -40,7 +40,7 @@ template <class F>
 offload::Ran run_all(const Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware,
                      F run)
 {
-    const Space space = space_of(hardware, problem.choice);
+    const Space space = space_of(hardware, problem.options);
     const Workspace crews(plan.crew_memory_bytes, space);
     const Calls calls(plan, problem, params, crews.floats(), space);
     offload::Ran all{hardware.is_device};

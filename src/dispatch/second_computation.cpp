@@ -9,7 +9,7 @@ namespace flashomp {
 
 SecondComputation::SecondComputation(const Problem& problem, offload::Params& params, const Place& place,
                                      Staging& staging)
-    : problem_(problem), place_(place), staging_(staging), space_(space_of(place.hardware, problem.choice)),
+    : problem_(problem), place_(place), staging_(staging), space_(space_of(place.hardware, problem.options)),
       word_(space_)
 {
     params.nonfinite = word_.address();
@@ -24,8 +24,8 @@ SecondComputation::SecondComputation(const Problem& problem, offload::Params& pa
 
 void SecondComputation::prepare()
 {
-    problem_.choice.machine = Machine::plain;
-    problem_.choice.tiling = {};
+    problem_.options.machine = Machine::plain;
+    problem_.options.tiling = {};
     plan_ = plan(problem_, place_.hardware);
     plan_->splits = plan_->head_splits = 1;
     plan_->merges = false;

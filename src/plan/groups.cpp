@@ -1,5 +1,7 @@
 #include "groups.hpp"
 
+#include "option_list.hpp"
+
 namespace flashomp {
 
 namespace {
@@ -21,15 +23,14 @@ Problem with_groups_as_rows(Problem problem)
 {
     const std::int64_t group = problem.heads_kv > 0 ? problem.heads_q / problem.heads_kv : 1;
     const bool is_packed = !problem.starts_q.empty();
-    const bool tells_heads_apart =
-        problem.alibi_slopes || problem.bias || problem.sink || problem.dropout.probability > 0.0;
-    const bool sees_all = problem.causal != Causal::top_left && problem.window.left < 0 && problem.window.right < 0;
+    const Options& options = problem.options;
+    const bool sees_all = options.causal != Causal::top_left && options.window.left < 0 && options.window.right < 0;
     const bool has_scales = problem.dtype == DType::float8_e4m3; // of each head
-    if (has_scales || problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 || tells_heads_apart ||
-        !sees_all || problem.lse.strides[1] != 1) {
+    if (has_scales || problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 ||
+        tells_heads_apart(options) || !sees_all || problem.lse.strides[1] != 1) {
         return problem;
     }
-    problem.causal = Causal::none; // the last query sees all keys
+    problem.options.causal = Causal::none; // the last query sees all keys
     problem.heads_q = problem.heads_kv;
     problem.seqlen_q = group;
     problem.q = heads_as_rows(problem.q, group);

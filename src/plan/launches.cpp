@@ -138,7 +138,7 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
         return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
     };
     Blocks blocks{isa.most_rows, 128};
-    const bool by_threads = pass == Pass::forward && problem.window.left < 0;
+    const bool by_threads = pass == Pass::forward && problem.options.window.left < 0;
     while (!by_threads && blocks.resident > fewest_rows &&
            (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
         blocks.resident /= 2;
@@ -155,7 +155,7 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
 
 Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
 {
-    const Tiling& tiling = problem.choice.tiling;
+    const Tiling& tiling = problem.options.tiling;
     const Blocks blocks =
         chosen(tiling, host_blocks(isa, pass, problem, hardware), tiling.resident_rows > 0 ? isa.lanes : 1, 1);
     Launch launch;
@@ -195,7 +195,7 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     const bool is_cuda = hardware.backend == Backend::cuda;
     const Blocks* const candidates = is_cuda ? std::begin(all) : std::begin(all) + 1;
     const std::int64_t most_floats = is_cuda ? cuda_block_floats : offload::team_memory_floats();
-    const Tiling& tiling = problem.choice.tiling;
+    const Tiling& tiling = problem.options.tiling;
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
     const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
@@ -243,7 +243,7 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
 int heads_together(Pass pass, const Problem& problem)
 {
     constexpr std::int64_t cache_bytes = std::int64_t{32} << 20; // of an H200's 50 MB
-    if (problem.causal == Causal::none || !problem.starts_q.empty()) {
+    if (problem.options.causal == Causal::none || !problem.starts_q.empty()) {
         return 1;
     }
     const bool keys = pass == Pass::backward_key;
@@ -268,7 +268,7 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
     launch.crew_threads = shape.warps;
     if (hardware.backend == Backend::openmp) {
         launch.crew_teams = shape.teams;
-        launch.crews = std::max(1, teams_of(problem.choice.tiling, launch.crew_threads, hardware) / shape.teams);
+        launch.crews = std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware) / shape.teams);
     }
     launch.heads_together = heads_together(pass, problem);
     return launch;

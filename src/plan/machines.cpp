@@ -1,5 +1,6 @@
 #include "machines.hpp"
 
+#include "option_list.hpp"
 #include "words.hpp"
 
 #include "cuda/block_shapes.hpp"
@@ -18,7 +19,8 @@ offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem
     const auto shape = hardware.backend == Backend::cuda ? cuda::kernel_shape
                        : machine == Machine::hopper      ? offload::hopper_shape
                                                          : offload::tensor_shape;
-    return shape(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(), problem.is_modified());
+    return shape(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
+                 modifies_scores(problem.options));
 }
 
 namespace {
@@ -32,7 +34,7 @@ bool may_take_one_pass(const Problem& problem)
 /// Why the tensor or Hopper machine cannot run a pass; empty where it can.
 std::string obstacle_to(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    const Tiling& tiling = problem.choice.tiling;
+    const Tiling& tiling = problem.options.tiling;
     if (!hardware.is_device) {
         return "the call runs on a GPU";
     }
@@ -69,7 +71,7 @@ bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
         return cuda::sums_apart(pass, problem.kernel_depth());
     }
     return offload::sums_apart(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
-                               problem.is_modified());
+                               modifies_scores(problem.options));
 }
 
 const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware)
@@ -92,7 +94,7 @@ bool takes_one_pass(const Problem& problem, const Hardware& hardware)
 
 Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    Machine wanted = problem.choice.machine;
+    Machine wanted = problem.options.machine;
     if (wanted == Machine::hopper && hardware.backend == Backend::cuda) {
         wanted = Machine::automatic; // what runs where dispatch finds no Hopper kernel for an option's pass
     }
@@ -106,7 +108,7 @@ Machine machine_of(Pass pass, const Problem& problem, const Hardware& hardware)
     if (wanted == Machine::host || wanted == Machine::plain) {
         return wanted;
     }
-    if (pass == Pass::backward_query && problem.bias && problem.dtype == DType::float32) {
+    if (pass == Pass::backward_query && problem.options.bias && problem.dtype == DType::float32) {
         // The pass of dbias, which only the plain machine has, takes LSE with what this one adds to it, so that
         // probabilities sum to 1: those of the same arithmetic. Where dbias is not asked for, dq is to be the same.
         return Machine::plain;

@@ -12,9 +12,9 @@ namespace flashomp {
 inline offload::Band band_of(const Problem& problem, int q_len, int k_len)
 {
     offload::Params p;
-    p.causal = static_cast<offload::Alignment>(problem.causal);
-    p.window_left = problem.window.left;
-    p.window_right = problem.window.right;
+    p.causal = static_cast<offload::Alignment>(problem.options.causal);
+    p.window_left = problem.options.window.left;
+    p.window_right = problem.options.window.right;
     return offload::band_of(p, {0, 0, q_len, k_len});
 }
 

@@ -109,7 +109,7 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
 /// copy of dQ would be.
 int head_split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
-    const std::int64_t wanted = pass.launch.crews * (problem.causal == Causal::none ? 1 : 4);
+    const std::int64_t wanted = pass.launch.crews * (problem.options.causal == Causal::none ? 1 : 4);
     constexpr std::int64_t floats_at_once = 4;
     const bool draws = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
     if (pass.launch.pass != Pass::backward_key || !draws || hardware.backend != Backend::openmp ||
@@ -216,7 +216,7 @@ std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
 /// Whether plan(), and what it leaves to dispatch, takes the machine and tiling.
 bool can_plan(const Problem& problem, const Hardware& hardware)
 {
-    if (hardware.backend == Backend::cuda && problem.choice.machine == Machine::hopper) {
+    if (hardware.backend == Backend::cuda && problem.options.machine == Machine::hopper) {
         return false; // automatic where there is a kernel, an error where there is none
     }
     try {
@@ -279,16 +279,17 @@ offload::Element kernel_element(DType dtype)
 Problem as_computed(const Problem& problem, const Hardware& hardware)
 {
     Problem computed = with_groups_as_rows(problem);
-    if (problem.choice.machine != Machine::automatic || problem.choice.tiling != Tiling{}) {
+    if (problem.options.machine != Machine::automatic || problem.options.tiling != Tiling{}) {
         return computed;
     }
     const tuning::Entry* const found = hardware.tuned.find(tuning::class_of(problem, hardware.backend));
     if (found != nullptr && found->choice != tuning::Choice{}) {
-        computed.choice.machine = found->choice.machine;
-        computed.choice.tiling = found->choice.tiling;
+        computed.options.machine = found->choice.machine;
+        computed.options.tiling = found->choice.tiling;
         computed.is_tuned = can_plan(computed, hardware);
         if (!computed.is_tuned) {
-            computed.choice = problem.choice;
+            computed.options.machine = Machine::automatic;
+            computed.options.tiling = {};
         }
     }
     return computed;

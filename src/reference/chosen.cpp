@@ -36,15 +36,16 @@ struct Group {
     {
         const Head any = head(0);
         const Span all{0, sequence.length_k};
-        k = rows_of<A>(of.k, sequence, sequence.first_k, all, head_kv, any.scale(of.k_scale, head_kv));
-        v = rows_of<A>(of.v, sequence, sequence.first_k, all, head_kv, any.scale(of.v_scale, head_kv));
+        k = rows_of<A>(of.k, sequence, sequence.first_k, all, head_kv, any.scale(of.options.k_scale, head_kv));
+        v = rows_of<A>(of.v, sequence, sequence.first_k, all, head_kv, any.scale(of.options.v_scale, head_kv));
     }
 
     [[nodiscard]] Head head(std::int64_t member) const { return {problem, sequence, head_kv * heads + member}; }
 
     [[nodiscard]] Matrix<A> q(const Head& of, Span span) const
     {
-        return rows_of<A>(problem.q, sequence, sequence.first_q, span, of.index, of.scale(problem.q_scale, of.index));
+        return rows_of<A>(problem.q, sequence, sequence.first_q, span, of.index,
+                          of.scale(problem.options.q_scale, of.index));
     }
     [[nodiscard]] Matrix<A> dout(const Head& of, Span span) const
     {
@@ -80,7 +81,7 @@ void add_blocks(std::vector<Task>& tasks, std::int64_t member, std::size_t index
 template <class Compute, class Collect>
 void for_each_task(const Problem& problem, const std::vector<Task>& tasks, Compute compute, Collect collect)
 {
-    const int threads = host_threads(problem.choice.threads, static_cast<std::int64_t>(tasks.size()));
+    const int threads = host_threads(problem.options.threads, static_cast<std::int64_t>(tasks.size()));
     std::exception_ptr failure; // exceptions must not leave a parallel region; only the ordered part touches this
 #pragma omp parallel for ordered schedule(static, 1) num_threads(threads)
     for (const Task& task : tasks) {
@@ -204,7 +205,7 @@ KeysResult<A> key_gradients(const Block& block, const Stored<A>& stored, const C
     if (stored.tanh.size() > 0) {
         ds = rounded<A>(ds.cwiseProduct(rounded<A>(Scalar{1} - rounded<A>(columns(stored.tanh).cwiseAbs2()).array())));
     }
-    ds = visible.select(rounded<A>(ds * static_cast<Scalar>(problem.scale)), Scalar{0});
+    ds = visible.select(rounded<A>(ds * static_cast<Scalar>(problem.scale())), Scalar{0});
     result.dk.middleRows(begin - span.first, count) = product_of_visible(ds.transpose(), q, visible.transpose());
     result.dv.middleRows(begin - span.first, count) = product_of_visible(kept.transpose(), dout, visible.transpose());
     return result;

@@ -32,8 +32,8 @@ struct Sequence {
             length = static_cast<std::int64_t>(read_element(cu_seqlens, (b + 1) * stride)) - first;
         }
     };
-    packed(problem.cu_seqlens_q, sequence.first_q, sequence.length_q);
-    packed(problem.cu_seqlens_k, sequence.first_k, sequence.length_k);
+    packed(problem.options.cu_seqlens_q, sequence.first_q, sequence.length_q);
+    packed(problem.options.cu_seqlens_k, sequence.first_k, sequence.length_k);
     return sequence;
 }
 
@@ -65,14 +65,14 @@ struct Head {
     [[nodiscard]] bool visible(std::int64_t i, std::int64_t j) const
     {
         const std::int64_t distance = behind(i, j);
-        const Window& window = problem.window;
-        const ConstTensorView& padding = problem.key_padding_mask;
-        return (problem.causal != Causal::top_left || j <= i) &&
-               (problem.causal != Causal::bottom_right || distance >= 0) &&
+        const Window& window = problem.options.window;
+        const ConstTensorView& padding = problem.options.key_padding_mask;
+        return (problem.options.causal != Causal::top_left || j <= i) &&
+               (problem.options.causal != Causal::bottom_right || distance >= 0) &&
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
                (!padding ||
                 read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0) &&
-               (!problem.bias || bias(i, j) != -std::numeric_limits<double>::infinity());
+               (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity());
     }
 
     /// Of a tensor [heads] or [batch, heads].
@@ -82,7 +82,7 @@ struct Head {
                                                  : sequence.batch * view.strides[0] + head * view.strides[1]);
     }
 
-    [[nodiscard]] double alibi_slope() const { return of_head(problem.alibi_slopes, index); }
+    [[nodiscard]] double alibi_slope() const { return of_head(problem.options.alibi_slopes, index); }
 
     /// What ALiBi adds: −slope·|i + Δ − j|.
     [[nodiscard]] double alibi(double slope, std::int64_t i, std::int64_t j) const
@@ -92,8 +92,8 @@ struct Head {
 
     [[nodiscard]] double bias(std::int64_t i, std::int64_t j) const
     {
-        const auto [b, h, row, column] = broadcast_strides(problem.bias);
-        return read_element(problem.bias, sequence.batch * b + index * h + i * row + j * column);
+        const auto [b, h, row, column] = broadcast_strides(problem.options.bias);
+        return read_element(problem.options.bias, sequence.batch * b + index * h + i * row + j * column);
     }
 
     /// The factor of q, k or v: 1 where there are no scales.
@@ -102,12 +102,15 @@ struct Head {
         return scales ? of_head(scales, head) : 1.0;
     }
 
-    [[nodiscard]] double sink() const { return read_element(problem.sink, index * problem.sink.strides[0]); }
+    [[nodiscard]] double sink() const
+    {
+        return read_element(problem.options.sink, index * problem.options.sink.strides[0]);
+    }
 
     /// The factor dropout puts on a probability: 0 when dropped, else 1/(1 − p_drop).
     [[nodiscard]] double dropout(PhiloxKey key, std::int64_t i, std::int64_t j) const
     {
-        const double probability = problem.dropout.probability;
+        const double probability = problem.options.dropout.probability;
         const bool keep =
             dropout_keep(key, static_cast<std::uint32_t>(sequence.batch), static_cast<std::uint32_t>(index),
                          static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j), dropout_threshold(probability));

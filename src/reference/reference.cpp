@@ -51,11 +51,11 @@ struct Inputs {
         const Problem& problem = head.problem;
         const Sequence& sequence = head.sequence;
         q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index,
-                    head.scale(problem.q_scale, head.index));
+                    head.scale(problem.options.q_scale, head.index));
         k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
-                    head.scale(problem.k_scale, head.kv_index()));
+                    head.scale(problem.options.k_scale, head.kv_index()));
         v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
-                    head.scale(problem.v_scale, head.kv_index()));
+                    head.scale(problem.options.v_scale, head.kv_index()));
         if (problem.dout) {
             dout = load<A>(problem.dout, sequence.batch, sequence.first_q, sequence.length_q, head.index);
         }
@@ -136,7 +136,7 @@ HeadResult<A> compute_head(const Head& head, bool with_gradients)
         sum.dq.resize(rows, in.q.cols());
         sum.dk.setZero(in.k.rows(), in.k.cols());
         sum.dv.setZero(in.v.rows(), in.v.cols());
-        if (problem.bias) {
+        if (problem.options.bias) {
             sum.ds.setZero(rows, in.k.rows());
         }
     }
@@ -156,7 +156,7 @@ HeadResult<A> compute_head(const Head& head, bool with_gradients)
             of_columns(sum.dk) += part.dk;
             of_columns(sum.dv) += part.dv;
             sum.dsink += part.dsink;
-            if (problem.bias) {
+            if (problem.options.bias) {
                 sum.ds.block(first, block.first_column, block.rows, block.columns) = part.ds;
             }
         }
@@ -181,10 +181,10 @@ Evaluation evaluate_as(const Problem& problem, bool with_gradients)
         dq.resize(count(rows_q * heads * problem.head_dim));
         dk.resize(count(rows_k * problem.heads_kv * problem.head_dim));
         dv.resize(count(rows_k * problem.heads_kv * problem.head_dim_v));
-        dbias.resize(count(problem.bias.elements()));
-        dsink.resize(count(problem.sink.elements()));
+        dbias.resize(count(problem.options.bias.elements()));
+        dsink.resize(count(problem.options.sink.elements()));
     }
-    const auto& shape = problem.bias.shape;
+    const auto& shape = problem.options.bias.shape;
     const std::array<std::int64_t, 4> bias_strides = broadcast_strides(ConstTensorView::contiguous(
         nullptr, DType::float64, {shape[0], shape[1], shape[2], shape[3]})); // of the contiguous dbias
 
@@ -204,7 +204,7 @@ Evaluation evaluate_as(const Problem& problem, bool with_gradients)
         head_of(dq, s.first_q, s.length_q, heads, head.index, problem.head_dim) = gradients.dq;
         head_of(dk, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim) += gradients.dk;
         head_of(dv, s.first_k, s.length_k, problem.heads_kv, kv, problem.head_dim_v) += gradients.dv;
-        if (problem.bias) {
+        if (problem.options.bias) {
             const auto [b, h, row, column] = bias_strides;
             Scalar* start = dbias.data() + s.batch * b + head.index * h;
             for (std::int64_t i = 0; i < s.length_q; ++i) {
@@ -213,7 +213,7 @@ Evaluation evaluate_as(const Problem& problem, bool with_gradients)
                 }
             }
         }
-        if (problem.sink) {
+        if (problem.options.sink) {
             dsink[count(head.index)] += gradients.dsink;
         }
     });
@@ -281,7 +281,7 @@ Evaluation evaluate(const Problem& problem, Rounding rounding)
 
 int threads_of(const Problem& problem)
 {
-    return host_threads(problem.choice.threads, problem.batch * problem.heads_q);
+    return host_threads(problem.options.threads, problem.batch * problem.heads_q);
 }
 
 void forward_into(const Problem& problem)
@@ -305,7 +305,7 @@ std::int64_t standard_attention_bytes(const Problem& problem)
 {
     const std::int64_t matrices = problem.is_backward ? 4 : 2;
     double scores = 0; // with repeated rows (strides of 0), there may be more of them than int64 holds
-    if (problem.cu_seqlens_q) {
+    if (problem.options.cu_seqlens_q) {
         for (std::int64_t b = 0; b < problem.batch; ++b) {
             const Sequence sequence = sequence_of(problem, b);
             scores += static_cast<double>(sequence.length_q) * static_cast<double>(sequence.length_k);
@@ -321,7 +321,7 @@ std::int64_t standard_attention_bytes(const Problem& problem)
 
 std::vector<std::uint8_t> dropout_mask(const Problem& problem)
 {
-    const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
+    const PhiloxKey key = dropout_key(problem.options.dropout.seed, problem.options.dropout.offset);
     std::vector<std::uint8_t> mask;
     mask.reserve(count(problem.batch * problem.heads_q * problem.seqlen_q * problem.seqlen_k));
     for (std::int64_t b = 0; b < problem.batch; ++b) {

@@ -183,22 +183,22 @@ template <class A>
 
     // s = scale·q·kᵀ
     Matrix<A> s = dot_products<A>(q, k);
-    s = rounded<A>(s * static_cast<Scalar>(problem.scale));
+    s = rounded<A>(s * static_cast<Scalar>(problem.scale()));
 
     // s = c·tanh(s/c)
-    if (problem.softcap > 0.0) {
-        const auto cap = static_cast<Scalar>(problem.softcap);
+    if (problem.options.softcap > 0.0) {
+        const auto cap = static_cast<Scalar>(problem.options.softcap);
         s = rounded<A>(s / cap);
         stored.tanh = rounded<A>(s.unaryExpr([](Scalar x) { return std::tanh(x); }));
         s = rounded<A>(stored.tanh * cap);
     }
 
     // s = s − slope·|i + Δ − j|, s = s + bias, and −∞ where masked
-    if (problem.alibi_slopes) {
+    if (problem.options.alibi_slopes) {
         const double slope = head.alibi_slope();
         s = rounded<A>(s + matrix_of<A>(block, [&](auto i, auto j) { return head.alibi(slope, i, j); }));
     }
-    if (problem.bias) {
+    if (problem.options.bias) {
         s = rounded<A>(s + matrix_of<A>(block, [&head](auto i, auto j) { return head.bias(i, j); }));
     }
     stored.visible = Visible::NullaryExpr(block.rows, block.columns, [&](Eigen::Index i, Eigen::Index j) {
@@ -208,7 +208,7 @@ template <class A>
     s = visible.select(s, -infinity);
 
     // m = max_j s, the sink being one more column
-    Column<A> m = Column<A>::Constant(s.rows(), problem.sink ? static_cast<Scalar>(head.sink()) : -infinity);
+    Column<A> m = Column<A>::Constant(s.rows(), problem.options.sink ? static_cast<Scalar>(head.sink()) : -infinity);
     if (s.cols() > 0) {
         m = m.cwiseMax(s.rowwise().maxCoeff()); // a NaN may be left out: exp() of it shows
     }
@@ -220,7 +220,7 @@ template <class A>
     s = rounded<A>(s.colwise() - m);
     stored.p = visible.select(rounded<A>(s.unaryExpr(exponential)), Scalar{0}); // (−∞) − NaN is NaN
     Column<A> l = stored.p.rowwise().sum();
-    if (problem.sink) {
+    if (problem.options.sink) {
         const Column<A> logit = rounded<A>(Column<A>::Constant(s.rows(), static_cast<Scalar>(head.sink())) - m);
         stored.p_sink = rounded<A>(logit.unaryExpr(exponential));
         l += stored.p_sink;
@@ -229,13 +229,13 @@ template <class A>
     stored.lse = rounded<A>(m + rounded<A>(l.unaryExpr([](Scalar x) { return std::log(x); })));
     l = (l.array() == Scalar{0}).select(Scalar{1}, l); // dead rows: p = 0/1
     stored.p = visible.select(rounded<A>(stored.p.array().colwise() / l.array()), Scalar{0});
-    if (problem.sink) {
+    if (problem.options.sink) {
         stored.p_sink = rounded<A>(stored.p_sink.cwiseQuotient(l));
     }
 
     // o = dropout(p)·v
-    if (problem.dropout.probability > 0.0) {
-        const PhiloxKey key = dropout_key(problem.dropout.seed, problem.dropout.offset);
+    if (problem.options.dropout.probability > 0.0) {
+        const PhiloxKey key = dropout_key(problem.options.dropout.seed, problem.options.dropout.offset);
         stored.dropout = matrix_of<A>(block, [&head, key](auto i, auto j) { return head.dropout(key, i, j); });
         stored.o = weighted_sums<A>(rounded<A>(stored.p.cwiseProduct(stored.dropout)), v, visible);
     } else {
@@ -258,7 +258,7 @@ template <class A>
     // o = dropout(p)·v
     const Visible& visible = stored.visible;
     Matrix<A> dp = visible.select(rounded<A>(dout * v.transpose()), Scalar{0});
-    if (problem.dropout.probability > 0.0) {
+    if (problem.options.dropout.probability > 0.0) {
         gradients.dv =
             product_of_visible(rounded<A>(p.cwiseProduct(stored.dropout)).transpose(), dout, visible.transpose());
         dp = rounded<A>(dp.cwiseProduct(stored.dropout));
@@ -269,17 +269,17 @@ template <class A>
     // p = softmax(s): ds = p ∘ (dp − D). The sink's column has dp = 0.
     const Column<A> d = rounded<A>(rounded<A>(p.cwiseProduct(dp)).rowwise().sum());
     gradients.ds = visible.select(rounded<A>(p.cwiseProduct(rounded<A>(dp.colwise() - d))), Scalar{0});
-    if (problem.sink) {
+    if (problem.options.sink) {
         gradients.dsink = -rounded<A>(stored.p_sink.cwiseProduct(d)).sum();
     }
 
     // s = c·tanh(s/c): the derivative is 1 − tanh². s = scale·q·kᵀ.
     Matrix<A> ds = gradients.ds;
-    if (problem.softcap > 0.0) {
+    if (problem.options.softcap > 0.0) {
         const Matrix<A> slope = rounded<A>(Scalar{1} - rounded<A>(stored.tanh.cwiseAbs2()).array());
         ds = rounded<A>(ds.cwiseProduct(slope));
     }
-    ds = rounded<A>(ds * static_cast<Scalar>(problem.scale));
+    ds = rounded<A>(ds * static_cast<Scalar>(problem.scale()));
     ds = visible.select(ds, Scalar{0}); // the softcap's slope may be NaN
     gradients.dq = rounded<A>(product_of_visible(ds, k, visible));
     gradients.dk = product_of_visible(ds.transpose(), q, visible.transpose());

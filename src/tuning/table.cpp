@@ -1,5 +1,6 @@
 #include "table.hpp"
 
+#include "option_list.hpp"
 #include "words.hpp"
 
 #include "flashomp/version.hpp"
@@ -20,10 +21,10 @@ std::int64_t bucket(std::int64_t size)
 
 Mask mask_of(const Problem& problem)
 {
-    if (problem.window.left >= 0 || problem.window.right >= 0) {
+    if (problem.options.window.left >= 0 || problem.options.window.right >= 0) {
         return Mask::window;
     }
-    return problem.causal == Causal::none ? Mask::none : Mask::causal;
+    return problem.options.causal == Causal::none ? Mask::none : Mask::causal;
 }
 
 } // namespace
@@ -36,7 +37,7 @@ ShapeClass class_of(const Problem& problem, Backend backend)
     shape.dtype = problem.dtype;
     shape.depth = problem.kernel_depth();
     shape.mask = mask_of(problem);
-    shape.is_modified = problem.is_modified();
+    shape.is_modified = modifies_scores(problem.options);
     shape.is_packed = !problem.starts_q.empty();
     shape.seqlen_q = bucket(problem.seqlen_q);
     shape.seqlen_k = bucket(problem.seqlen_k);

@@ -21,7 +21,7 @@ struct ShapeClass {
     DType dtype = DType::float32;
     int depth = 64;           ///< Problem::kernel_depth()
     Mask mask = Mask::none;   ///< key padding makes no difference
-    bool is_modified = false; ///< Problem::is_modified()
+    bool is_modified = false; ///< modifies_scores()
     bool is_packed = false;
     std::int64_t seqlen_q = 1, seqlen_k = 1;     ///< with packed sequences, of the longest
     std::int64_t query_heads = 1, key_heads = 1; ///< of all sequences together

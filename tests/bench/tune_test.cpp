@@ -37,7 +37,7 @@ TEST(TuneCandidates, OnTheHostAreBlocksThatFitACoreAndLeaveThreadsTheirRows)
             EXPECT_TRUE(backward || choice.tiling.resident_rows == 0);
             EXPECT_EQ(std::count(all.begin(), all.end(), choice), 1);
             Problem chosen = problem;
-            chosen.choice.tiling = choice.tiling;
+            chosen.options.tiling = choice.tiling;
             for (const PassPlan& pass : plan(chosen, hardware).passes) {
                 EXPECT_TRUE(hardware.core_cache_bytes <= 0 || 4 * pass.launch.crew_floats <= hardware.core_cache_bytes);
             }

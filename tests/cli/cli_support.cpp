@@ -2,6 +2,7 @@
 
 #include "accuracy.hpp"
 #include "npy.hpp"
+#include "option_list.hpp"
 
 #include <algorithm>
 #include <array>
@@ -19,18 +20,6 @@
 namespace flashomp::cli_test {
 
 namespace {
-
-/// Tensor to option.
-const std::map<std::string, std::string> input_flags{{"q", "--q"},
-                                                     {"k", "--k"},
-                                                     {"v", "--v"},
-                                                     {"do", "--do"},
-                                                     {"alibi_slopes", "--alibi"},
-                                                     {"bias", "--bias"},
-                                                     {"key_padding_mask", "--key-padding-mask"},
-                                                     {"cu_seqlens_q", "--cu-seqlens-q"},
-                                                     {"cu_seqlens_k", "--cu-seqlens-k"},
-                                                     {"sink", "--sink"}};
 
 /// Runs a program with its streams in files.
 int run_process(const Arguments& arguments, const fs::path& out, const fs::path& err)
@@ -170,7 +159,11 @@ Outcome CliTest::succeed(const Arguments& arguments) const
 Arguments CliTest::case_files(const std::string& command, const std::string& name)
 {
     Arguments arguments{command};
-    for (const auto& [tensor, flag] : input_flags) {
+    std::map<std::string, std::string> flags{{"q", "--q"}, {"k", "--k"}, {"v", "--v"}, {"do", "--do"}};
+    for (const TensorOption& option : tensor_options) {
+        flags.emplace(option.name, option.flag);
+    }
+    for (const auto& [tensor, flag] : flags) {
         const fs::path file = cases() / name / (tensor + ".npy");
         if (fs::exists(file) && (command == "backward" || tensor != "do")) {
             arguments = arguments + Arguments{flag, file};

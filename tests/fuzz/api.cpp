@@ -8,6 +8,8 @@
 
 #include "flashomp/dropout.hpp"
 
+#include "option_list.hpp"
+
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -132,6 +134,15 @@ struct Call {
     std::vector<TensorView*> outputs;
     Options& options;
 };
+
+/// The views, and those of all options.
+std::vector<ConstTensorView*> with_options(std::vector<ConstTensorView*> views, Options& options)
+{
+    for (const TensorOption& option : tensor_options) {
+        views.push_back(&(options.*option.member));
+    }
+    return views;
+}
 
 /// Makes a view one that no caller has: never one that has other elements in its memory's bounds.
 template <class View>
@@ -367,10 +378,7 @@ void fuzz_attention(Random& random)
     {
         ForwardArgs args{q.view(), k.view(), v.view(), o.result(), lse.result()};
         Options used = options;
-        const Call call{{&args.q, &args.k, &args.v, &used.alibi_slopes, &used.bias, &used.key_padding_mask,
-                         &used.cu_seqlens_q, &used.cu_seqlens_k, &used.sink, &used.q_scale},
-                        {&args.o, &args.lse},
-                        used};
+        const Call call{with_options({&args.q, &args.k, &args.v}, used), {&args.o, &args.lse}, used};
         if (misused == 1) {
             misuse(call, random);
         }
@@ -393,8 +401,7 @@ void fuzz_attention(Random& random)
     Strided dsink = output(attention.dsink);
     BackwardArgs args{q.view(),    k.view(),    v.view(),    o_in.view(),    lse_in.view(), dout.view(),
                       dq.result(), dk.result(), dv.result(), dbias.result(), dsink.result()};
-    const Call call{{&args.q, &args.k, &args.v, &args.o, &args.lse, &args.dout, &options.alibi_slopes, &options.bias,
-                     &options.key_padding_mask, &options.cu_seqlens_q, &options.cu_seqlens_k, &options.sink},
+    const Call call{with_options({&args.q, &args.k, &args.v, &args.o, &args.lse, &args.dout}, options),
                     {&args.dq, &args.dk, &args.dv, &args.dbias, &args.dsink},
                     options};
     if (misused == 2) {

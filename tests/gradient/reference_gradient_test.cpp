@@ -49,7 +49,7 @@ void expect_gradient(const char* name, const std::vector<double>& gradient, cons
 
 void check(ReferenceCase& c)
 {
-    c.problem.choice.threads = 1; // the problems are far too small to share
+    c.problem.options.threads = 1; // the problems are far too small to share
     const reference::BackwardResult gradients = reference::backward(c.problem);
     expect_gradient("dq", gradients.dq, finite_differences(c, c.q));
     expect_gradient("dk", gradients.dk, finite_differences(c, c.k));
@@ -74,12 +74,12 @@ std::string add_random_options(ReferenceCase& c)
         text += on ? std::string(" ") + name : "";
         return on;
     };
-    c.problem.causal = static_cast<Causal>(below(c.random, 3));
+    c.problem.options.causal = static_cast<Causal>(below(c.random, 3));
     if (chosen("window", 3)) {
-        c.problem.window = {below(c.random, 5) - 1, below(c.random, 5) - 1};
+        c.problem.options.window = {below(c.random, 5) - 1, below(c.random, 5) - 1};
     }
     if (chosen("softcap", 2)) {
-        c.problem.softcap = 0.5;
+        c.problem.options.softcap = 0.5;
     }
     if (chosen("alibi", 2)) {
         c.add_alibi(chosen("per batch", 2));
@@ -94,7 +94,7 @@ std::string add_random_options(ReferenceCase& c)
         c.add_key_padding();
     }
     if (chosen("dropout", 2)) {
-        c.problem.dropout = {0.3, c.random(), c.random()};
+        c.problem.options.dropout = {0.3, c.random(), c.random()};
     }
     return text;
 }

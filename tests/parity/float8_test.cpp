@@ -37,7 +37,7 @@ protected:
         EXPECT_TRUE(report.on_device);
 
         Problem problem = validate_forward(args, options);
-        problem.choice.threads = 1;
+        problem.options.threads = 1;
         const auto exact = reference::forward(problem);
         const auto naive = reference::forward(problem, reference::Rounding::float8_e4m3);
         expect_passed({compared("o", doubles(o), exact.o, naive.o, reference::output_factor),

@@ -341,7 +341,7 @@ public:
     [[nodiscard]] Problem problem()
     {
         Problem valid = validate_backward(backward_args(), options);
-        valid.choice.threads = 1; // tests run side by side, so that the cores are busy anyway
+        valid.options.threads = 1; // tests run side by side, so that the cores are busy anyway
         return valid;
     }
 

@@ -61,7 +61,7 @@ struct Expected {
 
 inline Expected expected_of(Problem problem)
 {
-    problem.choice.threads = 1; // tests run side by side, so that the cores are busy anyway
+    problem.options.threads = 1; // tests run side by side, so that the cores are busy anyway
     const reference::Rounding rounding = reference::rounding_of(problem.dtype);
     reference::Evaluation exact = reference::evaluate(problem);
     reference::Evaluation naive = reference::evaluate(problem, rounding);
@@ -70,7 +70,7 @@ inline Expected expected_of(Problem problem)
         expected.naive_lse = naive.outputs.lse;
         expected.float32_dbias = naive.gradients.dbias;
         expected.float32_dsink = naive.gradients.dsink;
-    } else if (problem.bias || problem.sink) {
+    } else if (problem.options.bias || problem.options.sink) {
         reference::Evaluation float32 = reference::evaluate(problem, reference::Rounding::float32);
         expected.naive_lse = std::move(float32.outputs.lse);
         expected.float32_dbias = std::move(float32.gradients.dbias);

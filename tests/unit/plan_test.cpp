@@ -114,7 +114,7 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     const auto machines = [&](const char* shape, DType dtype, double softcap, bool has_hopper) {
         hardware.has_hopper = has_hopper;
         Problem problem = cost::problem_of(cost::parse_shape(shape), dtype, true, {});
-        problem.softcap = softcap;
+        problem.options.softcap = softcap;
         return plan(problem, hardware).machine_name; // of dQ, then of dK and dV
     };
     EXPECT_EQ(machines("b1_h4_n1024_d64", DType::bfloat16, 30, true), "hopper");
@@ -149,7 +149,7 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
     hardware.has_hopper = true;
     const auto dk_dv = [&](const char* shape, int teams) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
-        problem.choice.tiling.teams = teams;
+        problem.options.tiling.teams = teams;
         return plan(problem, hardware).passes.at(1).launch;
     };
     for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0), dk_dv("b8_h8_n4096_d200", 0)}) {
@@ -247,7 +247,7 @@ TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
     hardware.has_hopper = true;
     const auto teams = [&](const char* shape, bool backward, int wanted) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, {});
-        problem.choice.tiling.teams = wanted;
+        problem.options.tiling.teams = wanted;
         const offload::Launch& launch = plan(problem, hardware).passes.back().launch;
         return launch.crews * launch.crew_teams;
     };
@@ -314,12 +314,12 @@ TEST_F(TunedPlan, LeavesAloneWhatTheCallerChose)
 {
     const Hardware hardware = hardware_with({Machine::automatic, {.stream_rows = 32}});
     Problem named = problem_;
-    named.choice.machine = Machine::host;
+    named.options.machine = Machine::host;
     EXPECT_FALSE(as_computed(named, hardware).is_tuned);
     Problem tiled = problem_;
-    tiled.choice.tiling.resident_rows = 64;
+    tiled.options.tiling.resident_rows = 64;
     EXPECT_FALSE(as_computed(tiled, hardware).is_tuned);
-    EXPECT_EQ(as_computed(tiled, hardware).choice.tiling.stream_rows, 0);
+    EXPECT_EQ(as_computed(tiled, hardware).options.tiling.stream_rows, 0);
 }
 
 TEST_F(TunedPlan, AnEntryThatCannotRunIsAsIfItWereNotThere)
@@ -331,8 +331,8 @@ TEST_F(TunedPlan, AnEntryThatCannotRunIsAsIfItWereNotThere)
         const Hardware hardware = hardware_with(choice);
         const Problem computed = as_computed(problem_, hardware);
         EXPECT_FALSE(computed.is_tuned) << tuning::text_of(choice);
-        EXPECT_EQ(computed.choice.machine, Machine::automatic);
-        EXPECT_EQ(computed.choice.tiling, Tiling{});
+        EXPECT_EQ(computed.options.machine, Machine::automatic);
+        EXPECT_EQ(computed.options.tiling, Tiling{});
         EXPECT_EQ(first_launch(problem_, hardware).stream_rows, automatic);
     }
     Hardware cuda = hardware_with({});

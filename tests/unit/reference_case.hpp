@@ -62,8 +62,8 @@ struct ReferenceCase {
         problem.k = float64(k, {total_k, s.heads_kv, s.head_dim});
         problem.v = float64(v, {total_k, s.heads_kv, s.head_dim_v});
         problem.dout = float64(dout, {total_q, s.heads_q, s.head_dim_v});
-        problem.cu_seqlens_q = ConstTensorView::contiguous(cu_seqlens_q.data(), DType::int32, {s.batch + 1});
-        problem.cu_seqlens_k = ConstTensorView::contiguous(cu_seqlens_k.data(), DType::int32, {s.batch + 1});
+        problem.options.cu_seqlens_q = ConstTensorView::contiguous(cu_seqlens_q.data(), DType::int32, {s.batch + 1});
+        problem.options.cu_seqlens_k = ConstTensorView::contiguous(cu_seqlens_k.data(), DType::int32, {s.batch + 1});
     }
 
     ReferenceCase(ReferenceCase&&) = default;
@@ -75,8 +75,8 @@ struct ReferenceCase {
     void add_alibi(bool per_batch)
     {
         alibi_slopes = uniform(per_batch ? problem.batch * problem.heads_q : problem.heads_q);
-        problem.alibi_slopes = per_batch ? float64(alibi_slopes, {problem.batch, problem.heads_q})
-                                         : float64(alibi_slopes, {problem.heads_q});
+        problem.options.alibi_slopes = per_batch ? float64(alibi_slopes, {problem.batch, problem.heads_q})
+                                                 : float64(alibi_slopes, {problem.heads_q});
     }
 
     /// A bias that broadcasts along the axes (batch, head, i, j) that are marked.
@@ -87,13 +87,13 @@ struct ReferenceCase {
         const std::int64_t i = broadcast[2] ? 1 : problem.seqlen_q;
         const std::int64_t j = broadcast[3] ? 1 : problem.seqlen_k;
         bias = uniform(b * h * i * j);
-        problem.bias = float64(bias, {b, h, i, j});
+        problem.options.bias = float64(bias, {b, h, i, j});
     }
 
     void add_sink()
     {
         sink = uniform(problem.heads_q);
-        problem.sink = float64(sink, {problem.heads_q});
+        problem.options.sink = float64(sink, {problem.heads_q});
     }
 
     void add_key_padding(double hidden = 0.3)
@@ -101,7 +101,7 @@ struct ReferenceCase {
         for (const double x : uniform(problem.batch * problem.seqlen_k)) {
             key_padding_mask.push_back(0.5 * (x + 1.0) >= hidden ? 1 : 0);
         }
-        problem.key_padding_mask =
+        problem.options.key_padding_mask =
             ConstTensorView::contiguous(key_padding_mask.data(), DType::boolean, {problem.batch, problem.seqlen_k});
     }
 
@@ -130,7 +130,6 @@ private:
         problem.head_dim = s.head_dim;
         problem.head_dim_v = s.head_dim_v;
         problem.dtype = DType::float64;
-        problem.scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
         problem.is_backward = true;
     }
 };

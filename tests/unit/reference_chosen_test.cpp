@@ -82,8 +82,8 @@ TEST(ReferenceChosen, IsPartOfTheWholeForEveryMask)
     for (const Causal causal : {Causal::none, Causal::top_left, Causal::bottom_right}) {
         for (const Window window : {Window{-1, -1}, Window{9, 3}}) {
             ReferenceCase c({2, 4, 2, 53, 47, 8, 6});
-            c.problem.causal = causal;
-            c.problem.window = window;
+            c.problem.options.causal = causal;
+            c.problem.options.window = window;
             expect_chosen_is_part_of_whole(c, {1, 1, {{0, 7}, {20, 9}, {46, 7}}, {{0, 5}, {22, 8}, {42, 5}}});
         }
     }
@@ -96,9 +96,9 @@ TEST(ReferenceChosen, IsPartOfTheWholeWithEveryOption)
     c.add_bias({true, false, true, false});
     c.add_sink();
     c.add_key_padding();
-    c.problem.softcap = 5.0;
-    c.problem.dropout = {0.2, 1, 2};
-    c.problem.causal = Causal::bottom_right;
+    c.problem.options.softcap = 5.0;
+    c.problem.options.dropout = {0.2, 1, 2};
+    c.problem.options.causal = Causal::bottom_right;
     expect_chosen_is_part_of_whole(c, {0, 1, {{0, 33}}, {{0, 47}}});
     expect_chosen_is_part_of_whole(c, {1, 0, {{3, 2}, {31, 1}}, {{46, 1}}});
 }
@@ -118,7 +118,7 @@ TEST(ReferenceChosen, HiddenKeysThatAreNotFiniteHaveNoInfluenceEither)
 TEST(ReferenceChosen, IsPartOfTheWholeOfPackedSequences)
 {
     ReferenceCase c({1, 2, 1, 1, 1, 8, 8}, {5, 20, 31}, {9, 20, 40});
-    c.problem.causal = Causal::bottom_right;
+    c.problem.options.causal = Causal::bottom_right;
     expect_chosen_is_part_of_whole(c, {1, 0, {{0, 4}, {16, 4}}, {{0, 4}, {16, 4}}});
     expect_chosen_is_part_of_whole(c, {2, 0, {{15, 16}}, {{30, 10}}});
 }
@@ -127,9 +127,9 @@ TEST(ReferenceChosen, SameBitsOnAnyNumberOfThreadsAndForwardHasNoGradients)
 {
     ReferenceCase c({1, 2, 1, 700, 900, 8, 8});
     const Chosen chosen{0, 0, {{0, 64}}, {{0, 64}, {836, 64}}};
-    c.problem.choice.threads = 1;
+    c.problem.options.threads = 1;
     const ChosenValues once = reference::evaluate(c.problem, chosen, Rounding::float32);
-    c.problem.choice.threads = 3;
+    c.problem.options.threads = 3;
     const ChosenValues again = reference::evaluate(c.problem, chosen, Rounding::float32);
     EXPECT_EQ(once.rows[0].dq, again.rows[0].dq);
     EXPECT_EQ(once.keys[0].dk, again.keys[0].dk);

@@ -82,7 +82,7 @@ TEST(Dropout, DrawsTheFractionThatWasAskedFor)
 {
     ReferenceCase c({2, 3, 1, 113, 203, 4, 4});
     for (const double probability : {0.0, 0.17, 0.5, 0.9}) {
-        c.problem.dropout = {probability, 1234, 5678};
+        c.problem.options.dropout = {probability, 1234, 5678};
         const std::vector<std::uint8_t> mask = reference::dropout_mask(c.problem);
         ASSERT_EQ(mask.size(), std::size_t{2 * 3 * 113 * 203});
         const auto dropped = static_cast<double>(std::count(mask.begin(), mask.end(), 0));
@@ -98,7 +98,7 @@ TEST(Dropout, ScalesWhatItKeepsAndLeavesLseAlone)
         c.v[row * 6 + row / 4 % 6] = 1.0; // v is the identity: o is the probabilities
     }
     const reference::ForwardResult plain = reference::forward(c.problem);
-    c.problem.dropout = {0.25, 3, 4};
+    c.problem.options.dropout = {0.25, 3, 4};
     const reference::ForwardResult dropped = reference::forward(c.problem);
     const std::vector<std::uint8_t> mask = reference::dropout_mask(c.problem);
     std::vector<double> expected(plain.o.size());

@@ -28,9 +28,9 @@ ReferenceCase everything()
     c.add_bias({true, false, true, false});
     c.add_sink();
     c.add_key_padding();
-    c.problem.softcap = 5.0;
-    c.problem.causal = Causal::bottom_right;
-    c.problem.dropout = {0.2, 1, 2};
+    c.problem.options.softcap = 5.0;
+    c.problem.options.causal = Causal::bottom_right;
+    c.problem.options.dropout = {0.2, 1, 2};
     return c;
 }
 
@@ -74,10 +74,10 @@ TEST(ReferencePrecision, SixteenBitResultsAreRepresentableInTheirType)
 TEST(ReferencePrecision, SameBitsOnEveryRunAndNumberOfThreads)
 {
     ReferenceCase c = everything();
-    c.problem.choice.threads = 1;
+    c.problem.options.threads = 1;
     const BackwardResult once = backward(c.problem, Rounding::float32);
     for (const int threads : {1, 2, 3, 7}) {
-        c.problem.choice.threads = threads;
+        c.problem.options.threads = threads;
         const BackwardResult again = backward(c.problem, Rounding::float32);
         EXPECT_EQ(once.dq, again.dq);
         EXPECT_EQ(once.dk, again.dk);

@@ -34,7 +34,7 @@ ReferenceCase worked_example()
     c.problem.k = view(c.k);
     c.problem.v = view(c.v);
     c.problem.dout = view(c.dout);
-    c.problem.scale = 1.0;
+    c.problem.options.scale = 1.0;
     return c;
 }
 
@@ -96,7 +96,7 @@ TEST(ReferenceWorkedExample, GradientOfTheScoresAndItsRowSums)
 {
     ReferenceCase c = worked_example();
     c.bias.assign(16, 0.0); // the gradient of a full bias is dS
-    c.problem.bias = ReferenceCase::float64(c.bias, {1, 1, 4, 4});
+    c.problem.options.bias = ReferenceCase::float64(c.bias, {1, 1, 4, 4});
     EXPECT_LE(max_error(backward(c.problem).dbias,
                         {-5.57, -0.73, 4.38, 1.91, 0, 0, 0, 0, -7.42, -0.58, 4.28, 3.72, 0, 0, 0, 0}),
               0.01);
@@ -115,7 +115,7 @@ TEST(ReferenceDeadRows, AreZeroWithLseMinusInfinityAndNoGradient)
 {
     ReferenceCase c({1, 2, 1, 5, 3, 4, 6});
     c.add_bias();
-    c.problem.causal = Causal::bottom_right; // rows 0 and 1 see no key
+    c.problem.options.causal = Causal::bottom_right; // rows 0 and 1 see no key
     const ForwardResult result = forward(c.problem);
     for (std::size_t row = 0; row < 5; ++row) {
         EXPECT_EQ(std::isinf(result.lse[row]) && result.lse[row] < 0.0, row < 2);
@@ -136,7 +136,7 @@ TEST(ReferenceDeadRows, ABiasOfMinusInfinityHidesAKeyLikeAMask)
 {
     ReferenceCase c({2, 1, 1, 3, 3, 4, 4});
     c.bias.assign(3, -infinity);
-    c.problem.bias = ReferenceCase::float64(c.bias, {1, 1, 1, 3});
+    c.problem.options.bias = ReferenceCase::float64(c.bias, {1, 1, 1, 3});
     const ForwardResult result = forward(c.problem);
     EXPECT_EQ(result.o, std::vector<double>(24, 0.0));
     EXPECT_EQ(result.lse, std::vector<double>(6, -infinity));
@@ -198,7 +198,7 @@ TEST(ReferenceSink, IsOneMoreKeyWhoseValueIsZero)
     longer.bias.assign(12, 0.0);
     longer.bias[5] = c.sink[0];
     longer.bias[11] = c.sink[1];
-    longer.problem.bias = ReferenceCase::float64(longer.bias, {1, 2, 1, 6});
+    longer.problem.options.bias = ReferenceCase::float64(longer.bias, {1, 2, 1, 6});
 
     EXPECT_LE(max_error(forward(c.problem).o, forward(longer.problem).o), 1e-15);
     EXPECT_LE(max_error(forward(c.problem).lse, forward(longer.problem).lse), 1e-15);
@@ -242,8 +242,8 @@ TEST(ReferencePacked, EqualsOneCallPerSequence)
     packed.add_bias();
     packed.add_sink();
     packed.add_key_padding();
-    packed.problem.causal = Causal::bottom_right;
-    packed.problem.window.left = 2;
+    packed.problem.options.causal = Causal::bottom_right;
+    packed.problem.options.window.left = 2;
     const ForwardResult whole = forward(packed.problem);
     const BackwardResult whole_gradients = backward(packed.problem);
     BackwardResult sums = whole_gradients; // collects what the sequences give
@@ -261,7 +261,7 @@ TEST(ReferencePacked, EqualsOneCallPerSequence)
         one.batch = 1;
         one.seqlen_q = lengths_q[at];
         one.seqlen_k = lengths_k[at];
-        one.cu_seqlens_q = one.cu_seqlens_k = {};
+        one.options.cu_seqlens_q = one.options.cu_seqlens_k = {};
         const auto view = [](const std::vector<double>& x, std::int64_t first, std::int64_t rows, std::int64_t heads,
                              std::int64_t width) {
             return ConstTensorView::contiguous(x.data() + first * heads * width, DType::float64,
@@ -271,10 +271,10 @@ TEST(ReferencePacked, EqualsOneCallPerSequence)
         one.k = view(packed.k, first_k, one.seqlen_k, 2, 3);
         one.v = view(packed.v, first_k, one.seqlen_k, 2, 5);
         one.dout = view(packed.dout, first_q, one.seqlen_q, 4, 5);
-        one.alibi_slopes = ConstTensorView::contiguous(&packed.alibi_slopes[at * 4], DType::float64, {4});
-        one.key_padding_mask.data = &packed.key_padding_mask[at * 4];
-        one.bias.data = &packed.bias[at * 4 * 5 * 4];
-        one.bias.shape = {1, 4, 5, 4};
+        one.options.alibi_slopes = ConstTensorView::contiguous(&packed.alibi_slopes[at * 4], DType::float64, {4});
+        one.options.key_padding_mask.data = &packed.key_padding_mask[at * 4];
+        one.options.bias.data = &packed.bias[at * 4 * 5 * 4];
+        one.options.bias.shape = {1, 4, 5, 4};
 
         const ForwardResult part = forward(one);
         EXPECT_TRUE(std::equal(part.o.begin(), part.o.end(), whole.o.begin() + first_q * 20));

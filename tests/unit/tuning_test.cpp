@@ -71,9 +71,9 @@ TEST(TuningClass, MaskAndModifiedScoresTellClassesApart)
     Problem problem = cost::problem_of(cost::parse_shape("b1_h1_n8_d8_causal"), DType::float32, false, {});
     EXPECT_EQ(class_of(problem, Backend::cuda).mask, Mask::causal);
     EXPECT_FALSE(class_of(problem, Backend::cuda).is_modified);
-    problem.window.left = 3;
+    problem.options.window.left = 3;
     EXPECT_EQ(class_of(problem, Backend::cuda).mask, Mask::window);
-    problem.softcap = 2;
+    problem.options.softcap = 2;
     EXPECT_TRUE(class_of(problem, Backend::cuda).is_modified);
 }
 

@@ -1,0 +1,102 @@
+#include "option_list.hpp"
+
+#include "flashomp/dropout.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <fmt/format.h>
+#include <limits>
+
+namespace flashomp {
+
+namespace {
+
+/// Converts to any member of a struct.
+struct Anything {
+    template <class T>
+    operator T() const; // NOLINT(google-explicit-constructor): the conversion is what it is for
+};
+
+/// How many members an aggregate has.
+template <class Aggregate, class... Values>
+constexpr std::size_t member_count()
+{
+    if constexpr (requires { Aggregate{Values{}..., Anything{}}; }) {
+        return member_count<Aggregate, Values..., Anything>();
+    } else {
+        return sizeof...(Values);
+    }
+}
+
+constexpr std::size_t where_and_how = 6; // backend, machine, device, threads, stream, tiling
+static_assert(member_count<Options>() ==
+                  tensor_options.size() + number_options.size() + other_options.size() + where_and_how,
+              "Options has a member that is in none of the lists of option_list.hpp");
+
+const char* word_of(Axis axis)
+{
+    switch (axis) {
+    case Axis::batch:
+        return "B";
+    case Axis::heads_q:
+        return "Hq";
+    case Axis::heads_kv:
+        return "Hkv";
+    case Axis::seqlen_q:
+        return "Nq";
+    case Axis::seqlen_k:
+        return "Nk";
+    case Axis::boundaries:
+        return "B+1";
+    }
+    return "";
+}
+
+} // namespace
+
+std::string shape_words(const TensorOption& option)
+{
+    std::string axes;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(option.rank); ++i) {
+        axes += fmt::format("{}{}{}", i > 0 ? ", " : "", option.may_broadcast ? "1|" : "", word_of(option.axes.at(i)));
+    }
+    return fmt::format("{}{} [{}]{}", name_of(option.dtype), option.may_have_dtype_of_q ? " or q's dtype," : "", axes,
+                       option.may_have_batch ? fmt::format(" or [B, {}]", axes) : "");
+}
+
+bool fits_float32(double value)
+{
+    const double size = std::abs(value);
+    return size == 0.0 || (size >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                           size <= static_cast<double>(std::numeric_limits<float>::max())); // false for a NaN
+}
+
+namespace {
+
+/// Whether kernels drop anything: a chance below their resolution is none.
+bool drops(const Options& options)
+{
+    return dropout_threshold(options.dropout.probability) != 0;
+}
+
+} // namespace
+
+bool modifies_scores(const Options& options)
+{
+    const auto tensor = [&](const TensorOption& o) { return o.modifies_scores && options.*o.member; };
+    const auto number = [&](const NumberOption& o) {
+        const std::optional<double> value = o.value(options);
+        return value && o.modifies_scores(*value);
+    };
+    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
+           std::any_of(number_options.begin(), number_options.end(), number);
+}
+
+bool tells_heads_apart(const Options& options)
+{
+    const auto tensor = [&](const TensorOption& o) { return o.tells_heads_apart && options.*o.member; };
+    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
+}
+
+} // namespace flashomp

@@ -1,0 +1,190 @@
+// Every option that says what a call computes, once. Validation, overlap checks, the choice of kernels, files,
+// cases.json, the command line and its reports take from these lists what they need; tests hold each option to all of
+// them (tests/support/every_option.hpp).
+#pragma once
+
+#include "problem.hpp"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace flashomp {
+
+/// What an axis of an option's tensor counts. `boundaries` are one more than the sequences.
+enum class Axis : std::uint8_t { batch, heads_q, heads_kv, seqlen_q, seqlen_k, boundaries };
+
+/// The gradient of an option's tensor, which has its shape and dtype. `name` is null where there is none.
+struct OptionGradient {
+    const char* name = nullptr; ///< in messages, files and cases.json
+    TensorView BackwardArgs::*given = nullptr;
+    TensorView Problem::*kept = nullptr;
+
+    [[nodiscard]] constexpr explicit operator bool() const { return name != nullptr; }
+};
+
+/// An option that is a tensor.
+struct TensorOption {
+    const char* name; ///< in Options, messages, files and cases.json
+    ConstTensorView Options::*member;
+    const char* flag;    ///< on the command line
+    const char* meaning; ///< in the command line's help, after dtype and shape
+    DType dtype;
+    int rank;
+    std::array<Axis, 4> axes;
+    bool may_have_dtype_of_q = false;
+    bool may_have_batch = false;    ///< before the other axes
+    bool may_broadcast = false;     ///< each extent may be 1
+    bool is_float8_only = false;    ///< for q, k and v of float8_e4m3, and so for the forward pass
+    bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
+    bool tells_heads_apart = false; ///< the query heads that share a key head differ by more than their queries
+    OptionGradient gradient = {};
+};
+
+inline constexpr auto tensor_options = [] {
+    using enum Axis;
+    return std::array<TensorOption, 9>{{
+        {.name = "alibi_slopes",
+         .member = &Options::alibi_slopes,
+         .flag = "--alibi",
+         .meaning = "ALiBi, s -= slope*|i + Nk - Nq - j|",
+         .dtype = DType::float32,
+         .rank = 1,
+         .axes = {heads_q},
+         .may_have_batch = true,
+         .modifies_scores = true,
+         .tells_heads_apart = true},
+        {.name = "bias",
+         .member = &Options::bias,
+         .flag = "--bias",
+         .meaning = "s += bias",
+         .dtype = DType::float32,
+         .rank = 4,
+         .axes = {batch, heads_q, seqlen_q, seqlen_k},
+         .may_have_dtype_of_q = true,
+         .may_broadcast = true,
+         .modifies_scores = true,
+         .tells_heads_apart = true,
+         .gradient = {"dbias", &BackwardArgs::dbias, &Problem::dbias}},
+        {.name = "key_padding_mask",
+         .member = &Options::key_padding_mask,
+         .flag = "--key-padding-mask",
+         .meaning = "false hides the key",
+         .dtype = DType::boolean,
+         .rank = 2,
+         .axes = {batch, seqlen_k}},
+        {.name = "cu_seqlens_q",
+         .member = &Options::cu_seqlens_q,
+         .flag = "--cu-seqlens-q",
+         .meaning = "q is packed [total_q, Hq, head_dim]",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {boundaries}},
+        {.name = "cu_seqlens_k",
+         .member = &Options::cu_seqlens_k,
+         .flag = "--cu-seqlens-k",
+         .meaning = "k and v are packed [total_k, Hkv, ...]",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {boundaries}},
+        {.name = "sink",
+         .member = &Options::sink,
+         .flag = "--sink",
+         .meaning = "a logit in the denominator only",
+         .dtype = DType::float32,
+         .rank = 1,
+         .axes = {heads_q},
+         .tells_heads_apart = true,
+         .gradient = {"dsink", &BackwardArgs::dsink, &Problem::dsink}},
+        {.name = "q_scale",
+         .member = &Options::q_scale,
+         .flag = "--q-scale",
+         .meaning = "factors of a float8_e4m3 q",
+         .dtype = DType::float32,
+         .rank = 1,
+         .axes = {heads_q},
+         .may_have_batch = true,
+         .is_float8_only = true,
+         .tells_heads_apart = true},
+        {.name = "k_scale",
+         .member = &Options::k_scale,
+         .flag = "--k-scale",
+         .meaning = "factors of a float8_e4m3 k",
+         .dtype = DType::float32,
+         .rank = 1,
+         .axes = {heads_kv},
+         .may_have_batch = true,
+         .is_float8_only = true},
+        {.name = "v_scale",
+         .member = &Options::v_scale,
+         .flag = "--v-scale",
+         .meaning = "factors of a float8_e4m3 v",
+         .dtype = DType::float32,
+         .rank = 1,
+         .axes = {heads_kv},
+         .may_have_batch = true,
+         .is_float8_only = true},
+    }};
+}();
+
+/// "float32 [Hq] or [B, Hq]", as in documentation.
+[[nodiscard]] std::string shape_words(const TensorOption& option);
+
+/// An option that is a number.
+struct NumberOption {
+    const char* name; ///< in Options, messages and cases.json
+    const char* flag; ///< on the command line
+    const char* placeholder;
+    const char* meaning;                            ///< in the command line's help
+    std::optional<double> (*value)(const Options&); ///< none: the default, which depends on the shape
+    void (*set)(Options&, double);
+    std::optional<double> off; ///< the default
+    bool (*is_allowed)(double);
+    const char* allowed; ///< "it must be ..."
+    bool (*modifies_scores)(double);
+};
+
+inline constexpr double most_scale = 2.35e38; ///< kernels multiply with log2 e
+/// A cap from here on changes no float score, and as a float it might be infinite: it counts as none.
+inline constexpr double no_softcap = 1e30;
+
+/// Whether kernels, which compute in float32, have the number: beyond its range it would be infinite there, and below
+/// it 0, which means another thing (a softcap of 0 is off).
+[[nodiscard]] bool fits_float32(double value);
+
+inline constexpr std::array<NumberOption, 2> number_options{{
+    {.name = "scale",
+     .flag = "--scale",
+     .placeholder = "X",
+     .meaning = "factor on q.k (default 1/sqrt(head_dim))",
+     .value = [](const Options& options) { return options.scale; },
+     .set = [](Options& options, double value) { options.scale = value; },
+     .off = {},
+     .is_allowed = [](double value) { return fits_float32(value) && value <= most_scale && value >= -most_scale; },
+     .allowed = "0, or 1.2e-38 to 2.35e+38 in size, so that it and its product with log2(e) are float32 numbers",
+     // Turned round, the largest dot product would not be the largest logit.
+     .modifies_scores = [](double value) { return value <= 0.0; }},
+    {.name = "softcap",
+     .flag = "--softcap",
+     .placeholder = "C",
+     .meaning = "s = C*tanh(s/C) for C > 0 (default 0: off)",
+     .value = [](const Options& options) { return std::optional(options.softcap); },
+     .set = [](Options& options, double value) { options.softcap = value; },
+     .off = 0.0,
+     .is_allowed = [](double value) { return fits_float32(value) && value >= 0.0; },
+     .allowed = "0 (off), or 1.2e-38 to 3.4e+38, as float32 has it",
+     .modifies_scores = [](double value) { return value > 0.0 && value < no_softcap; }},
+}};
+
+/// Options of more than one number or word. Each user of the lists reads them in its own way.
+inline constexpr std::array<const char*, 3> other_options{"causal", "window", "dropout"};
+
+/// Whether probabilities are more than the softmax of dot products under a mask and a positive scale. Plans and the
+/// choice of kernels ask this and nothing else.
+[[nodiscard]] bool modifies_scores(const Options& options);
+
+/// Whether query heads that share a key head differ by more than their queries.
+[[nodiscard]] bool tells_heads_apart(const Options& options);
+
+} // namespace flashomp
