@@ -117,12 +117,22 @@ std::int64_t float8_workspace_bytes(const offload::Params&)
     return 0;
 }
 
-int run_float8(const offload::Params&, const Float8Scales&, void*, void*, int)
+HopperBlocks hopper_blocks(offload::Pass, const offload::Params&)
+{
+    return {};
+}
+
+HopperBlocks float8_blocks(const offload::Params&)
+{
+    return {};
+}
+
+int run_float8(const StreamCall&)
 {
     return not_built;
 }
 
-int run_hopper(offload::Pass, const offload::Params&, void*, void*, int)
+int run_hopper(const StreamCall&)
 {
     return not_built;
 }

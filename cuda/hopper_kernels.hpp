@@ -15,19 +15,35 @@ bool hopper_supports(offload::Pass pass, const offload::Params& params);
 /// Bytes of device workspace that the pass needs.
 std::int64_t hopper_workspace_bytes(offload::Pass pass, const offload::Params& params);
 
-/// Launches the pass on the stream (a cudaStream_t): no allocation, no synchronisation. Throws nothing; the result is a
-/// cudaError_t, 0 for success.
-int run_hopper(offload::Pass pass, const offload::Params& params, void* workspace, void* stream, int device);
+/// The blocks of a pass, and the warps of a block of threads.
+struct HopperBlocks {
+    int resident_rows = 0, stream_rows = 0, warps = 0;
+};
+HopperBlocks hopper_blocks(offload::Pass pass, const offload::Params& params);
 
 /// Factors of float8_e4m3 tensors, [heads] of each sequence; data null: 1.
 struct Float8Scales {
     offload::RowTensor q, k, v; ///< batch: from one sequence to the next; the others are 0
 };
 
+/// A pass on a stream.
+struct StreamCall {
+    const offload::Params& params;
+    const offload::Launch& launch;
+    Float8Scales scales;       ///< float8_e4m3 only
+    void* workspace = nullptr; ///< as many bytes as the kernel says
+    void* stream = nullptr;    ///< a cudaStream_t
+    int device = 0;
+};
+
+/// Launches the pass: no allocation, no synchronisation. Throws nothing; the result is a cudaError_t, 0 for success.
+int run_hopper(const StreamCall& call);
+
 /// The forward pass where q, k and v are float8_e4m3 and o is params.element, bfloat16. As above: whether there is a
 /// kernel for depths, options and strides; bytes of workspace, which hold v transposed; and the launch.
 bool float8_supports(const offload::Params& params);
 std::int64_t float8_workspace_bytes(const offload::Params& params);
-int run_float8(const offload::Params& params, const Float8Scales& scales, void* workspace, void* stream, int device);
+HopperBlocks float8_blocks(const offload::Params& params);
+int run_float8(const StreamCall& call);
 
 } // namespace flashomp::cuda

@@ -56,7 +56,7 @@ int heads_in_cache(const Params& p, std::int64_t rows)
 bool can_bring(const Params& p, int bytes)
 {
     const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    return !is_empty && !p.is_modified && map_encoder() != nullptr && is_whole(p.q, extent_q(p, p.head_dim, bytes)) &&
+    return !is_empty && !p.is_modified && is_whole(p.q, extent_q(p, p.head_dim, bytes)) &&
            is_whole(p.k, extent_k(p, p.head_dim, bytes)) && is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) &&
            is_whole(p.o, extent_q(p, p.head_dim_v));
 }
@@ -157,7 +157,7 @@ int transposed_blocks(const Params& p)
     return (p.seqlen_k + transposed_keys - 1) / transposed_keys;
 }
 
-template <int depth, int groups, int stages>
+template <class Shape>
 int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cudaStream_t stream, int device)
 {
     const std::int64_t blocks = transposed_blocks(p);
@@ -170,29 +170,41 @@ int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cu
     transposed.batch = p.heads_kv * transposed.head;
     transpose_values_kernel<<<static_cast<unsigned>(p.batch * p.heads_kv * blocks), 128, 0, stream>>>(
         p, values, static_cast<int>(blocks));
-    using Shape = ForwardShape<Float8Math, depth, depth, transposed_keys, groups, 2, stages>;
-    const auto v = map_of(transposed, {p.batch, p.heads_kv, p.head_dim_v, row, 1}, depth);
+    const auto v = map_of(transposed, {p.batch, p.heads_kv, p.head_dim_v, row, 1}, Shape::depth_v);
     return launch_forward<Shape>(p, v, static_cast<unsigned*>(workspace), stream, device, scales);
 }
 
-template <class Math>
-int forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
+/// Calls f(Shape{}) for the shape that a forward pass takes.
+template <class Math, class F>
+auto for_forward_shape(const Params& p, const F& f)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
     if (depth <= 64) {
-        return has_band(p) ? launch_forward<ForwardShape<Math, 64, 64, 96, 3, 2, 4>>(p, counter, stream, device)
-                           : launch_forward<ForwardShape<Math, 64, 64, 128, 3, 2, 4>>(p, counter, stream, device);
+        return has_band(p) ? f(ForwardShape<Math, 64, 64, 96, 3, 2, 4>{})
+                           : f(ForwardShape<Math, 64, 64, 128, 3, 2, 4>{});
     }
     if (depth <= 96) {
-        return launch_forward<ForwardShape<Math, 96, 96, 128, 2, 2, 2>>(p, counter, stream, device);
+        return f(ForwardShape<Math, 96, 96, 128, 2, 2, 2>{});
     }
     if (depth <= 128) {
-        return launch_forward<ForwardShape<Math, 128, 128, 128, 2, 2, 2>>(p, counter, stream, device);
+        return f(ForwardShape<Math, 128, 128, 128, 2, 2, 2>{});
     }
-    if (p.head_dim <= 192 && p.head_dim_v <= 128) {
-        return launch_forward<ForwardShape<Math, 192, 128, 128, 2, 1, 2>>(p, counter, stream, device);
-    }
-    return launch_forward<ForwardShape<Math, 256, 256, 80, 2, 1, 2>>(p, counter, stream, device);
+    return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(ForwardShape<Math, 192, 128, 128, 2, 1, 2>{})
+                                                    : f(ForwardShape<Math, 256, 256, 80, 2, 1, 2>{});
+}
+template <class F>
+auto for_forward_shape(const Params& p, const F& f)
+{
+    return p.element == Element::bfloat16 ? for_forward_shape<ptx::BFloat16Math>(p, f)
+                                          : for_forward_shape<ptx::Float16Math>(p, f);
+}
+
+/// The same of 8 bits.
+template <class F>
+auto for_float8_shape(const Params& p, const F& f)
+{
+    return std::max(p.head_dim, p.head_dim_v) <= 64 ? f(ForwardShape<Float8Math, 64, 64, transposed_keys, 3, 2, 4>{})
+                                                    : f(ForwardShape<Float8Math, 128, 128, transposed_keys, 2, 2, 4>{});
 }
 
 /// The workspace: counters of items, then what BackwardScratch names.
@@ -343,6 +355,12 @@ auto for_backward_shape(const Params& p, const F& f)
                                           : for_backward_shape<ptx::Float16Math>(p, f);
 }
 
+template <class Shape>
+HopperBlocks blocks_of(Shape /*shape*/)
+{
+    return {Shape::block_m, Shape::block_n, Shape::threads / 32};
+}
+
 } // namespace
 
 bool float8_supports(const Params& p)
@@ -355,13 +373,19 @@ std::int64_t float8_workspace_bytes(const Params& p)
     return counter_bytes + std::int64_t{p.batch} * p.heads_kv * p.head_dim_v * transposed_blocks(p) * transposed_keys;
 }
 
-int run_float8(const Params& p, const Float8Scales& scales, void* workspace, void* stream, int device)
+HopperBlocks float8_blocks(const Params& p)
+{
+    return for_float8_shape(p, [](auto shape) { return blocks_of(shape); });
+}
+
+int run_float8(const StreamCall& call)
 {
     const auto scale = [](const offload::RowTensor& tensor) { return HeadScale{tensor.data, tensor.batch}; };
-    const HeadScales factors{scale(scales.q), scale(scales.k), scale(scales.v)};
-    auto* const on = static_cast<cudaStream_t>(stream);
-    return std::max(p.head_dim, p.head_dim_v) <= 64 ? launch_float8<64, 3, 4>(p, factors, workspace, on, device)
-                                                    : launch_float8<128, 2, 4>(p, factors, workspace, on, device);
+    const HeadScales factors{scale(call.scales.q), scale(call.scales.k), scale(call.scales.v)};
+    return for_float8_shape(call.params, [&](auto shape) {
+        return launch_float8<decltype(shape)>(call.params, factors, call.workspace,
+                                              static_cast<cudaStream_t>(call.stream), call.device);
+    });
 }
 
 bool hopper_supports(Pass pass, const Params& p)
@@ -394,16 +418,24 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
     });
 }
 
-int run_hopper(Pass pass, const Params& params, void* workspace, void* stream, int device)
+HopperBlocks hopper_blocks(Pass pass, const Params& params)
 {
-    auto* const on = static_cast<cudaStream_t>(stream);
-    if (pass != Pass::forward) {
-        return for_backward_shape(params,
-                                  [&](auto shape) { return launch_backward(shape, params, workspace, on, device); });
+    const auto blocks = [](auto shape) { return blocks_of(shape); };
+    return pass == Pass::forward ? for_forward_shape(params, blocks) : for_backward_shape(params, blocks);
+}
+
+int run_hopper(const StreamCall& call)
+{
+    auto* const stream = static_cast<cudaStream_t>(call.stream);
+    if (call.launch.pass == Pass::forward) {
+        return for_forward_shape(call.params, [&](auto shape) {
+            return launch_forward<decltype(shape)>(call.params, static_cast<unsigned*>(call.workspace), stream,
+                                                   call.device);
+        });
     }
-    auto* const counter = static_cast<unsigned*>(workspace);
-    return params.element == Element::bfloat16 ? forward<ptx::BFloat16Math>(params, counter, on, device)
-                                               : forward<ptx::Float16Math>(params, counter, on, device);
+    return for_backward_shape(call.params, [&](auto shape) {
+        return launch_backward(shape, call.params, call.workspace, stream, call.device);
+    });
 }
 
 } // namespace flashomp::cuda

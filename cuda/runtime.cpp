@@ -137,7 +137,10 @@ DeviceFacts device_facts(int device)
         facts.major = properties.major;
         facts.minor = properties.minor;
         facts.multiprocessors = properties.multiProcessorCount;
-        facts.block_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
+        facts.registers = properties.regsPerMultiprocessor;
+        facts.shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerMultiprocessor);
+        facts.l2_bytes = properties.l2CacheSize;
+        facts.matrix_units = matrix_units_of(facts.major, facts.minor);
     }
     int driver = 0;
     if (cudaDriverGetVersion(&driver) == cudaSuccess) {

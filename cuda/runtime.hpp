@@ -2,18 +2,11 @@
 // the thread's current device as it was.
 #pragma once
 
+#include "device_facts.hpp"
+
 #include <cstdint>
-#include <string>
 
 namespace flashomp::cuda {
-
-struct DeviceFacts {
-    std::string name;
-    int major = 0, minor = 0; ///< compute capability
-    int multiprocessors = 0;
-    std::int64_t block_bytes = 0; ///< most shared memory of a block
-    std::string driver;           ///< version, for example "13.0"
-};
 
 /// Devices that can run this build's kernels (compute capability 8.0 or newer); 0 without a driver, a GPU or CUDA code.
 int device_count();

@@ -2,6 +2,7 @@
 
 #include "flashomp/options.hpp"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,13 @@ namespace flashomp {
 
 /// A GPU that a backend of this build can use.
 struct DeviceInfo {
-    int index = 0;           ///< number in the backend, as in `--device 0`
-    std::string name;        ///< for example "NVIDIA H200"
-    std::string capability;  ///< compute capability, for example "9.0"; empty when unknown
-    int multiprocessors = 0; ///< 0 when unknown
-    std::string driver;      ///< driver API version, for example "13.0"; empty when unknown
+    int index = 0;                 ///< number in the backend, as in `--device 0`
+    std::string name;              ///< for example "NVIDIA H200"
+    std::string capability;        ///< compute capability, for example "9.0"; empty when unknown
+    int multiprocessors = 0;       ///< 0 when unknown
+    std::string driver;            ///< driver API version, for example "13.0"; empty when unknown
+    std::int64_t l2_bytes = 0;     ///< L2 cache; 0 when unknown
+    std::int64_t shared_bytes = 0; ///< shared memory of a multiprocessor; 0 when unknown
 };
 
 /// The GPUs that the backend finds, in device order; empty on a machine without one or in a build without code for it.

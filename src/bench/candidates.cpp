@@ -84,8 +84,8 @@ std::vector<Choice> device_candidates(const Problem& problem, const Hardware& ha
         }
     }
     constexpr int most_teams = 4; // on a multiprocessor
-    for (int teams = 1; !is_cuda && hardware.multiprocessors > 0 && teams <= most_teams; ++teams) {
-        all.push_back({Machine::automatic, {.teams = teams * hardware.multiprocessors}});
+    for (int teams = 1; !is_cuda && hardware.gpu.multiprocessors > 0 && teams <= most_teams; ++teams) {
+        all.push_back({Machine::automatic, {.teams = teams * hardware.gpu.multiprocessors}});
     }
     if (std::any_of(automatic.passes.begin(), automatic.passes.end(),
                     [](const PassPlan& pass) { return pass.machine == Machine::plain; })) {

@@ -53,8 +53,7 @@ cost::Peaks peaks_of(const Place& place, DType dtype)
         return cost::host_peaks(place.hardware.threads, offload::isa_for(*place.hardware.isa, kernel_element(dtype)),
                                 dtype);
     }
-    const cost::KnownDevice* const known = cost::find_device(place.name.substr(0, place.name.find(" (device")));
-    return known == nullptr ? cost::Peaks{} : cost::device_peaks(*known, dtype);
+    return cost::device_peaks(place.hardware.gpu.name, dtype);
 }
 
 /// This program again, for one shape and direction, with the options that choose the kernels.

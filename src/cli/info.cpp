@@ -124,6 +124,8 @@ void print_as_json(const std::vector<BackendDevices>& found)
                                        {"name", device.name},
                                        {"capability", device.capability},
                                        {"multiprocessors", device.multiprocessors},
+                                       {"l2_bytes", device.l2_bytes},
+                                       {"shared_bytes", device.shared_bytes},
                                        {"driver", device.driver}});
         }
     }

@@ -4,9 +4,7 @@
 #include "plan_facts.hpp"
 
 #include "place.hpp"
-#include "store.hpp"
 
-#include "flashomp/device.hpp"
 #include "flashomp/version.hpp"
 
 #include <memory>
@@ -52,38 +50,6 @@ std::vector<std::int64_t> parse_seqlens(const std::string& text)
         refuse_value("--seqlens", text, allowed);
     }
     return all;
-}
-
-/// A GPU of the table, with everything this build has for it.
-Place planned_place(const cost::KnownDevice& device, const Options& options)
-{
-    if (!offload::has_gpu_code()) {
-        throw Error(fmt::format("device was {}, but this build has no GPU code; allowed are: auto, host.", device.key));
-    }
-    Options on_host = options;
-    on_host.device.kind = Device::Kind::host;
-    Place place = choose_place(on_host);
-    place.hardware.is_device = true;
-    place.hardware.device = 0;
-    place.hardware.tuned = tuning::tables_for(device.name, {}); // those that were shipped
-    place.hardware.multiprocessors = device.multiprocessors;
-    place.hardware.has_hopper = device.capability == "9.0" && offload::load_hopper_machine();
-    place.name = fmt::format("{} (planned for, not looked for)", device.name);
-    place.note = "named as " + std::string(device.key);
-    return place;
-}
-
-std::string capability_of(const Place& place, const cost::KnownDevice* known)
-{
-    if (known != nullptr) {
-        return std::string(known->capability);
-    }
-    for (const DeviceInfo& device : devices(place.hardware.backend)) {
-        if (device.index == place.hardware.device) {
-            return device.capability;
-        }
-    }
-    return {};
 }
 
 DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, const Hardware& hardware, bool backward)
@@ -132,26 +98,21 @@ PlanFacts plan_facts(const PlanFlags& flags)
     }
 
     Options options = call_options({}, flags.run);
-    const cost::KnownDevice* known = cost::find_device(flags.device);
-    Place place;
-    if (known != nullptr) {
-        place = planned_place(*known, options);
-    } else {
+    const KnownDevice* const known = find_known_device(flags.device);
+    if (known == nullptr) {
         options.device = parse_device(flags.device);
-        place = choose_place(options);
-        known =
-            place.hardware.is_device ? cost::find_device(place.name.substr(0, place.name.find(" (device"))) : nullptr;
     }
+    const Place place = known == nullptr ? choose_place(options) : place_on(*known, options);
     facts.where = place.name;
     facts.note = place.note;
     facts.is_device = place.hardware.is_device;
     if (!facts.is_device) {
         facts.peaks = cost::host_peaks(place.hardware.threads,
                                        offload::isa_for(*place.hardware.isa, kernel_element(facts.dtype)), facts.dtype);
-    } else if (known != nullptr) {
-        facts.peaks = cost::device_peaks(*known, facts.dtype);
+    } else {
+        facts.peaks = cost::device_peaks(place.hardware.gpu.name, facts.dtype);
     }
-    facts.on_chip = facts.is_device ? cost::device_on_chip(capability_of(place, known)) : cost::host_on_chip();
+    facts.on_chip = facts.is_device ? cost::device_on_chip(place.hardware.gpu) : cost::host_on_chip();
     facts.fast_memory = facts.is_device ? facts.on_chip.team_memory : facts.on_chip.l2;
 
     for (const bool backward : {false, true}) {
@@ -205,13 +166,14 @@ void add_plan_command(CLI::App& app, Command& chosen)
             "with --layers: a line for each of these lengths (default: the shape's)")
         ->type_name("N,N,...");
     add_run_options(*command, flags->run);
-    // A plan is the OpenMP backend's, and it may be for a GPU that is not here.
-    command->remove_option(command->get_option("--backend"));
+    // A plan may be for a GPU that is not here.
     command->remove_option(command->get_option("--device"));
     command->get_option("--dtype")->description("plan for float32 (default), bfloat16 or float16");
     command
         ->add_option("--device", flags->device,
-                     "auto (default), host, a GPU's number, or h200: planned for, not looked for")
+                     fmt::format("auto (default), host, a GPU's number, or one that is planned for and not looked "
+                                 "for: {}",
+                                 known_device_keys()))
         ->type_name("WHERE")
         ->group("Where and how it runs");
     command->callback([flags, &chosen] { chosen = [flags] { return run_plan(*flags); }; });

@@ -59,20 +59,12 @@ OnChip host_on_chip(const fs::path& cpus)
     return chip;
 }
 
-OnChip device_on_chip(const std::string& capability)
+OnChip device_on_chip(const DeviceFacts& facts)
 {
-    // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
     OnChip chip;
     chip.team_memory = 4 * offload::team_memory_floats();
-    chip.registers = 4 * 64 * 1024;
-    constexpr std::int64_t kib = 1024;
-    if (capability == "8.0" || capability == "8.7") {
-        chip.shared_memory = 164 * kib;
-    } else if (capability == "8.6" || capability == "8.9" || capability == "12.0") {
-        chip.shared_memory = 100 * kib;
-    } else if (capability == "9.0" || capability == "10.0") {
-        chip.shared_memory = 228 * kib;
-    }
+    chip.registers = 4 * std::int64_t{facts.registers};
+    chip.shared_memory = facts.shared_bytes;
     return chip;
 }
 

@@ -20,8 +20,8 @@ struct OnChip {
 /// whole processor's, and more.
 [[nodiscard]] OnChip host_on_chip(const std::filesystem::path& cpus = "/sys/devices/system/cpu");
 
-/// Of a GPU: what this build uses, and what NVIDIA's tables give for its compute capability.
-[[nodiscard]] OnChip device_on_chip(const std::string& capability);
+/// Of a GPU: what this build uses, and what the GPU has.
+[[nodiscard]] OnChip device_on_chip(const DeviceFacts& facts);
 
 /// Bytes of the pieces that a crew of the forward pass keeps while it visits a tile.
 struct TileBudget {

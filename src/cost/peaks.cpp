@@ -1,31 +1,43 @@
 #include "peaks.hpp"
 
+#include "device_facts.hpp"
+
 #include <algorithm>
 
 namespace flashomp::cost {
 
-const std::vector<KnownDevice>& known_devices()
+namespace {
+
+constexpr std::string_view sheet = "NVIDIA's data sheet, not measured";
+constexpr std::string_view sheet_tf32 =
+    "NVIDIA's data sheet, not measured: TF32 products without sparsity, three for one of float32";
+
+} // namespace
+
+const std::vector<DeviceSpeeds>& device_speeds()
 {
-    static const std::vector<KnownDevice> devices{
-        {"h200", "NVIDIA H200", "9.0", 132, 790e12,
-         "measured: bfloat16 8192^3 matrix product, PyTorch 2.11 (best of 680 to 790)", 989e12 / 2 / 3,
-         "NVIDIA's data sheet, not measured: TF32 products without sparsity, three for one of float32", 4.3e12,
-         "measured: copy, PyTorch 2.11"},
+    static const std::vector<DeviceSpeeds> speeds{
+        {"a100", 312e12, sheet, 156e12 / 3, sheet_tf32, 2.039e12, sheet},
+        {"l40s", 362e12, sheet, 183e12 / 3, sheet_tf32, 0.864e12, sheet},
+        {"h100", 989e12, sheet, 989e12 / 2 / 3, sheet_tf32, 3.35e12, sheet},
+        {"h200", 790e12, "measured: bfloat16 8192^3 matrix product, PyTorch 2.11 (best of 680 to 790)", 989e12 / 2 / 3,
+         sheet_tf32, 4.3e12, "measured: copy, PyTorch 2.11"},
+        {"b200", 2250e12, sheet, 1100e12 / 3, sheet_tf32, 8e12, sheet},
     };
-    return devices;
+    return speeds;
 }
 
-const KnownDevice* find_device(std::string_view key_or_name)
+Peaks device_peaks(std::string_view name, DType dtype)
 {
-    const std::vector<KnownDevice>& devices = known_devices();
-    const auto found = std::find_if(devices.begin(), devices.end(), [&](const KnownDevice& device) {
-        return device.key == key_or_name || device.name == key_or_name;
+    const std::vector<DeviceSpeeds>& speeds = device_speeds();
+    const auto found = std::find_if(speeds.begin(), speeds.end(), [&](const DeviceSpeeds& device) {
+        const KnownDevice* const known = find_known_device(device.key);
+        return known != nullptr && known->facts.name == name;
     });
-    return found == devices.end() ? nullptr : &*found;
-}
-
-Peaks device_peaks(const KnownDevice& device, DType dtype)
-{
+    if (found == speeds.end()) {
+        return {};
+    }
+    const DeviceSpeeds& device = *found;
     if (dtype == DType::float8_e4m3) {
         return {2 * device.matrix_flops, device.bandwidth,
                 "twice the 16-bit products' speed; " + std::string(device.matrix_source),

@@ -19,12 +19,9 @@ struct Peaks {
     std::string flops_source, bandwidth_source;
 };
 
-/// A GPU that can be planned for without being there.
-struct KnownDevice {
-    std::string_view key;        ///< as in --device
-    std::string_view name;       ///< as its driver calls it
-    std::string_view capability; ///< compute capability
-    int multiprocessors = 0;
+/// Speeds of a GPU of known_devices() (core/device_facts.hpp).
+struct DeviceSpeeds {
+    std::string_view key;    ///< as in --device
     double matrix_flops = 0; ///< 16-bit matrix product
     std::string_view matrix_source;
     double float32_flops = 0;
@@ -33,12 +30,10 @@ struct KnownDevice {
     std::string_view bandwidth_source;
 };
 
-[[nodiscard]] const std::vector<KnownDevice>& known_devices();
+[[nodiscard]] const std::vector<DeviceSpeeds>& device_speeds();
 
-/// By key or, of a device that is there, by its driver's name; null when it is not in the table.
-[[nodiscard]] const KnownDevice* find_device(std::string_view key_or_name);
-
-[[nodiscard]] Peaks device_peaks(const KnownDevice& device, DType dtype);
+/// Of the GPU that its driver calls so. 0 where nobody has written them down.
+[[nodiscard]] Peaks device_peaks(std::string_view name, DType dtype);
 
 /// Times what the host machine multiplies tensors of this type with, and a copy of twice 64 MiB, on `asked` threads, or
 /// as many as start: a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.

@@ -245,6 +245,12 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.k = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim);
     p.v = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v);
     p.o = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim_v);
+    if (backward) {
+        p.dout = p.o;
+        p.dq = as_result(p.q);
+        p.dk = as_result(p.k);
+        p.dv = as_result(p.v);
+    }
     p.lse = s.packed ? TensorView::contiguous(nullptr, DType::float32, {s.heads_q, p.starts_q.back()})
                      : TensorView::contiguous(nullptr, DType::float32, {s.batch, s.heads_q, s.seqlen_q});
     return p;

@@ -11,8 +11,7 @@
 
 namespace flashomp {
 
-/// Launches the passes of the plan and the merge of split keys. Passes that have a Hopper kernel are taken over by it,
-/// in the plan too. Throws Error where the machine that was named has no kernel for a pass, or a launch fails.
+/// Launches the passes of the plan and the merge of split keys. Throws Error where a launch fails.
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging);
 
@@ -24,9 +23,6 @@ void stage_units(Plan& plan, Staging& staging);
 /// where that is not 0 when the kernels' turn comes. After stage_units(). Throws Error where a launch fails.
 void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
                       const unsigned* only_if);
-
-/// For calls on float8_e4m3 tensors that no kernel does.
-[[nodiscard]] Error no_float8_kernel();
 
 /// Launches a merge.
 offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options);

@@ -42,92 +42,96 @@ void deepen_stack(void* driver, int device, int capability_major)
     }
 }
 
-void describe(DeviceInfo& info)
+/// What the driver says of its device `index`; nothing beyond the name where it says nothing.
+DeviceFacts described(int index)
 {
+    DeviceFacts facts;
+    facts.name = fmt::format("OpenMP device {}", index);
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (driver == nullptr) {
-        return;
+        return facts;
     }
     const auto init = symbol<int (*)(unsigned)>(driver, "cuInit");
     const auto name = symbol<int (*)(char*, int, int)>(driver, "cuDeviceGetName");
     const auto attribute = symbol<int (*)(int*, int, int)>(driver, "cuDeviceGetAttribute");
     const auto version = symbol<int (*)(int*)>(driver, "cuDriverGetVersion");
     if (init == nullptr || name == nullptr || attribute == nullptr || version == nullptr || init(0) != 0) {
-        return; // the library stays open: libgomp uses it too
+        return facts; // the library stays open: libgomp uses it too
     }
     std::array<char, 128> text{};
-    if (name(text.data(), static_cast<int>(text.size()), info.index) == 0) {
-        info.name = text.data();
+    if (name(text.data(), static_cast<int>(text.size()), index) == 0) {
+        facts.name = text.data();
     }
+    const auto ask = [&](int number, int otherwise) {
+        int value = 0;
+        return attribute(&value, number, index) == 0 ? value : otherwise;
+    };
     // Numbers of cuda.h's CUdevice_attribute.
-    constexpr int multiprocessor_count = 16, capability_major = 75, capability_minor = 76;
-    int major = 0;
-    int minor = 0;
-    attribute(&info.multiprocessors, multiprocessor_count, info.index);
-    if (attribute(&major, capability_major, info.index) == 0 && attribute(&minor, capability_minor, info.index) == 0) {
-        info.capability = fmt::format("{}.{}", major, minor);
-        deepen_stack(driver, info.index, major);
+    constexpr int multiprocessor_count = 16, l2_cache_size = 38, capability_major = 75, capability_minor = 76,
+                  shared_of_multiprocessor = 81, registers_of_multiprocessor = 82;
+    facts.multiprocessors = ask(multiprocessor_count, 0);
+    facts.registers = ask(registers_of_multiprocessor, facts.registers);
+    facts.shared_bytes = ask(shared_of_multiprocessor, 0);
+    facts.l2_bytes = ask(l2_cache_size, 0);
+    facts.major = ask(capability_major, 0);
+    facts.minor = ask(capability_minor, 0);
+    facts.matrix_units = matrix_units_of(facts.major, facts.minor);
+    if (facts.major > 0) {
+        deepen_stack(driver, index, facts.major);
     }
     int number = 0;
     if (version(&number) == 0) {
-        info.driver = fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+        facts.driver = fmt::format("{}.{}", number / 1000, number % 1000 / 10);
     }
+    return facts;
 }
 
-} // namespace
-
-namespace {
-
-std::vector<DeviceInfo> openmp_devices()
+/// facts_of(0), facts_of(1), ...
+template <class FactsOf>
+std::vector<DeviceFacts> all_of(int count, FactsOf facts_of)
 {
-    std::vector<DeviceInfo> list;
-    for (int index = 0; index < offload::device_count(); ++index) {
-        DeviceInfo info;
-        info.index = index;
-        info.name = fmt::format("OpenMP device {}", index);
-        describe(info);
-        list.push_back(info);
+    std::vector<DeviceFacts> all;
+    for (int index = 0; index < count; ++index) {
+        all.push_back(facts_of(index));
     }
-    return list;
+    return all;
 }
-
-std::vector<DeviceInfo> cuda_devices()
-{
-    std::vector<DeviceInfo> list;
-    for (int index = 0; index < cuda::device_count(); ++index) {
-        const cuda::DeviceFacts facts = cuda::device_facts(index);
-        list.push_back(
-            {index, facts.name, fmt::format("{}.{}", facts.major, facts.minor), facts.multiprocessors, facts.driver});
-    }
-    return list;
-}
-
-} // namespace
-
-namespace {
 
 // What calls ask for, here and below, is never destroyed: one in an atexit handler asks for it, too.
 
 struct Found {
-    std::vector<DeviceInfo> devices;
+    std::vector<DeviceFacts> devices;
     pid_t process; ///< that has asked the driver
 };
 
 const Found& found_devices(Backend backend)
 {
     if (backend == Backend::cuda || (backend == Backend::automatic && cuda::device_count() > 0)) {
-        static const Found& found = *new Found{cuda_devices(), getpid()};
+        static const Found& found = *new Found{all_of(cuda::device_count(), cuda::device_facts), getpid()};
         return found;
     }
-    static const Found& found = *new Found{openmp_devices(), getpid()};
+    static const Found& found = *new Found{all_of(offload::device_count(), described), getpid()};
     return found;
 }
 
 } // namespace
 
+const std::vector<DeviceFacts>& device_facts(Backend backend)
+{
+    return found_devices(backend).devices;
+}
+
 std::vector<DeviceInfo> devices(Backend backend)
 {
-    return backend == Backend::reference ? std::vector<DeviceInfo>{} : found_devices(backend).devices;
+    std::vector<DeviceInfo> list;
+    if (backend == Backend::reference) {
+        return list;
+    }
+    for (const DeviceFacts& facts : device_facts(backend)) {
+        list.push_back({static_cast<int>(list.size()), facts.name, facts.capability(), facts.multiprocessors,
+                        facts.driver, facts.l2_bytes, facts.shared_bytes});
+    }
+    return list;
 }
 
 bool are_devices_of_parent(Backend backend)

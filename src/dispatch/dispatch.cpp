@@ -118,9 +118,6 @@ Report run_kernels(const Problem& given)
             "stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed in a "
             "graph are tensors that are not packed.");
     }
-    if (problem.dtype == DType::float8_e4m3 && hardware.backend != Backend::cuda) {
-        throw no_float8_kernel();
-    }
     Plan decided = plan(problem, hardware);
     const std::string ran_on = hardware.is_device ? place.name : host_name(keep_to_startable(decided));
     const auto start = Clock::now();

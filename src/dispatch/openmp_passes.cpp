@@ -3,6 +3,7 @@
 #include "calls.hpp"
 #include "host_threads.hpp"
 #include "image.hpp"
+#include "registry.hpp"
 #include "workspace.hpp"
 
 #include "flashomp/error.hpp"
@@ -15,16 +16,9 @@ namespace {
 
 offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::Call* there)
 {
-    switch (pass.machine) {
-    case Machine::hopper:
-        return offload::run_hopper(here, there);
-    case Machine::tensor:
-        return offload::run_tensor(here, there);
-    case Machine::plain:
-        return offload::run_plain(here, there);
-    case Machine::host:
-    case Machine::automatic:
-        break;
+    const auto run_region = pass.kernel->run_region;
+    if (run_region != nullptr) {
+        return run_region(here, there);
     }
     return pass.isa->run(there->params, there->launch);
 }

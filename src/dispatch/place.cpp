@@ -21,7 +21,7 @@ namespace flashomp {
 
 namespace {
 
-[[noreturn]] void refuse_device(int index, const std::vector<DeviceInfo>& found)
+[[noreturn]] void refuse_device(int index, const std::vector<DeviceFacts>& found)
 {
     const std::string reason =
         found.empty() ? std::string(why_no_device()) : fmt::format("only {} GPU(s) were found", found.size());
@@ -30,13 +30,18 @@ namespace {
 }
 
 /// FLASHOMP_DEVICE_ISA=sm_80 keeps to what every GPU can do.
-bool may_use_hopper(const DeviceInfo& device)
+bool keeps_to_warps()
 {
     const char* isa = std::getenv("FLASHOMP_DEVICE_ISA"); // NOLINT(concurrency-mt-unsafe)
     if (isa != nullptr && *isa != '\0' && std::string_view(isa) != "sm_80" && std::string_view(isa) != "sm_90a") {
         throw Error(fmt::format("FLASHOMP_DEVICE_ISA was '{}'; allowed are: sm_80, sm_90a.", isa));
     }
-    return device.capability == "9.0" && (isa == nullptr || std::string_view(isa) != "sm_80");
+    return isa != nullptr && std::string_view(isa) == "sm_80";
+}
+
+NotBuilt cuda_not_built(std::string_view allowed)
+{
+    return NotBuilt(fmt::format("backend was cuda, which is not in this build; allowed are: {}.", allowed));
 }
 
 /// openmp or cuda. Throws where cuda was named and cannot run the call.
@@ -48,7 +53,7 @@ Backend chosen_backend(const Options& options)
         return is_cuda ? Backend::cuda : Backend::openmp;
     }
     if (!cuda::is_built()) {
-        throw NotBuilt("backend was cuda, which is not in this build; allowed are: openmp, reference.");
+        throw cuda_not_built("openmp, reference");
     }
     if (options.device.kind == Device::Kind::host) {
         throw Error("device was host, but the cuda backend runs on GPUs; allowed are: auto and the numbers of GPUs.");
@@ -90,8 +95,19 @@ tuning::Key tuning_key(const Hardware& hardware)
     if (!hardware.is_device) {
         return {cpu_model(), std::string(hardware.isa->name), tuning::this_build()};
     }
-    const DeviceInfo device = devices(hardware.backend).at(static_cast<std::size_t>(hardware.device));
-    return {device.name, device.driver, tuning::this_build()};
+    return {hardware.gpu.name, hardware.gpu.driver, tuning::this_build()};
+}
+
+void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts)
+{
+    hardware.is_device = true;
+    hardware.device = device;
+    hardware.gpu = facts;
+    const bool has_kernels = hardware.backend == Backend::cuda || facts.matrix_units != MatrixUnits::warpgroup ||
+                             offload::load_hopper_machine();
+    if (!has_kernels || keeps_to_warps()) {
+        hardware.gpu.matrix_units = std::min(facts.matrix_units, MatrixUnits::warp);
+    }
 }
 
 Place choose_place(const Options& options)
@@ -126,7 +142,7 @@ Place choose_place(const Options& options)
         place.hardware.backend = Backend::openmp;
         return on_host("this process was forked from one that has used its GPUs");
     }
-    const std::vector<DeviceInfo> found = devices(place.hardware.backend);
+    const std::vector<DeviceFacts>& found = device_facts(place.hardware.backend);
     if (wanted.kind == Device::Kind::gpu &&
         (wanted.index < 0 || static_cast<std::size_t>(wanted.index) >= found.size())) {
         refuse_device(wanted.index, found);
@@ -139,16 +155,35 @@ Place choose_place(const Options& options)
         }
         return on_host(why_no_device());
     }
-    const DeviceInfo& device = found[wanted.kind == Device::Kind::gpu ? static_cast<std::size_t>(wanted.index) : 0];
-    place.hardware.is_device = true;
-    place.hardware.device = device.index;
-    place.hardware.multiprocessors = device.multiprocessors;
-    place.hardware.has_hopper =
-        may_use_hopper(device) && (place.hardware.backend == Backend::cuda || offload::load_hopper_machine());
-    place.hardware.tuned = tuning::tables_for(device.name, device.driver);
-    place.name = fmt::format("{} (device {})", device.name, device.index);
+    const int device = wanted.kind == Device::Kind::gpu ? wanted.index : 0;
+    set_gpu(place.hardware, device, found[static_cast<std::size_t>(device)]);
+    place.hardware.tuned = tuning::tables_for(place.hardware.gpu.name, place.hardware.gpu.driver);
+    place.name = fmt::format("{} (device {})", place.hardware.gpu.name, device);
     place.note = wanted.kind == Device::Kind::gpu ? "running on the GPU: asked for"
                                                   : "running on the GPU: it is the first one found";
+    return place;
+}
+
+Place place_on(const KnownDevice& device, const Options& options)
+{
+    const bool is_cuda =
+        options.backend == Backend::cuda || (options.backend == Backend::automatic && cuda::is_built());
+    if (is_cuda && !cuda::is_built()) {
+        throw cuda_not_built("openmp");
+    }
+    if (!is_cuda && !offload::has_gpu_code()) {
+        throw Error(fmt::format("device was {}, but this build has no GPU code; allowed are: auto, host.", device.key));
+    }
+    Options on_host = options;
+    on_host.backend = Backend::openmp;
+    on_host.machine = Machine::automatic;
+    on_host.device.kind = Device::Kind::host;
+    Place place = choose_place(on_host);
+    place.hardware.backend = is_cuda ? Backend::cuda : Backend::openmp;
+    set_gpu(place.hardware, 0, device.facts);
+    place.hardware.tuned = tuning::tables_for(device.facts.name, {}); // those that were shipped
+    place.name = fmt::format("{} (planned for, not looked for)", device.facts.name);
+    place.note = fmt::format("named as {}", device.key);
     return place;
 }
 

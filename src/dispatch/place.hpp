@@ -22,6 +22,14 @@ struct Place {
 /// OMP_TARGET_OFFLOAD=MANDATORY, and there is none.
 [[nodiscard]] Place choose_place(const Options& options);
 
+/// The place that a GPU of the table would be, with everything this build has for it; nobody looks for the GPU. Throws
+/// Error where the build has no code for it.
+[[nodiscard]] Place place_on(const KnownDevice& device, const Options& options);
+
+/// Makes the GPU with these facts what the hardware is, with the matrix units that the build has kernels for. Throws
+/// Error where FLASHOMP_DEVICE_ISA names something else.
+void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts);
+
 /// The memory of the place; with Options::stream, in the order of that stream.
 [[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 

@@ -1,39 +1,12 @@
 #include "staging.hpp"
 
+#include "row_major.hpp"
+
 #include <cstring>
 
 namespace flashomp {
 
 namespace {
-
-/// The row-major view of the same shape.
-TensorView packed(void* data, const ConstTensorView& like, Memory memory)
-{
-    TensorView view;
-    view.data = data;
-    view.dtype = like.dtype;
-    view.memory = memory;
-    view.rank = like.rank;
-    view.shape = like.shape;
-    std::int64_t stride = 1;
-    for (int axis = like.rank - 1; axis >= 0; --axis) {
-        view.strides.at(static_cast<std::size_t>(axis)) = stride;
-        stride *= like.shape.at(static_cast<std::size_t>(axis));
-    }
-    return view;
-}
-
-bool is_packed(const ConstTensorView& view)
-{
-    const TensorView ideal = packed(nullptr, view, view.memory);
-    for (int axis = 0; axis < view.rank; ++axis) {
-        const auto a = static_cast<std::size_t>(axis);
-        if (view.shape.at(a) > 1 && view.strides.at(a) != ideal.strides.at(a)) {
-            return false;
-        }
-    }
-    return true;
-}
 
 /// Copies a strided host tensor onto another of the same shape, one run of the last axis at a time.
 void copy_strided(const TensorView& target, const ConstTensorView& source, int axis = 0, std::int64_t to = 0,
@@ -65,7 +38,7 @@ TensorView Staging::reserve(const ConstTensorView& view)
     const std::int64_t bytes = view.elements() * size_of(view.dtype);
     copies_.emplace_back(bytes, space_);
     bytes_ += bytes;
-    return packed(copies_.back().data(), view, Memory::device);
+    return row_major(copies_.back().data(), view, Memory::device);
 }
 
 const void* Staging::bytes(const void* data, std::int64_t size)
@@ -86,11 +59,11 @@ ConstTensorView Staging::input(const ConstTensorView& view)
     }
     const TensorView copy = reserve(view);
     const std::int64_t bytes = view.elements() * size_of(view.dtype);
-    if (is_packed(view)) {
+    if (is_row_major(view)) {
         copy_in(copy.data, space_, view.data, bytes);
     } else if (bytes > 0) {
         const Workspace gathered(bytes, Space{});
-        copy_strided(packed(gathered.data(), view, Memory::host), view);
+        copy_strided(row_major(gathered.data(), view, Memory::host), view);
         copy_in(copy.data, space_, gathered.data(), bytes);
     }
     return copy;
@@ -109,13 +82,13 @@ void Staging::finish()
 {
     for (const Output& output : outputs_) {
         const std::int64_t bytes = output.caller.elements() * size_of(output.caller.dtype);
-        if (is_packed(output.caller)) {
+        if (is_row_major(output.caller)) {
             copy_out(output.caller.data, output.copy.data, space_, bytes);
         } else if (bytes > 0) {
             const Workspace gathered(bytes, Space{});
             copy_out(gathered.data(), output.copy.data, space_, bytes);
             wait_for(space_);
-            copy_strided(output.caller, packed(gathered.data(), output.caller, Memory::host));
+            copy_strided(output.caller, row_major(gathered.data(), output.caller, Memory::host));
         }
     }
     if (!outputs_.empty()) {

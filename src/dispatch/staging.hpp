@@ -1,8 +1,10 @@
 // Host tensors on a device: copies in before the kernels, copies out after.
 #pragma once
 
-#include "flashomp/tensor.hpp"
+#include "kernel_params.hpp"
 #include "workspace.hpp"
+
+#include "flashomp/tensor.hpp"
 
 #include <deque>
 #include <vector>
@@ -11,14 +13,12 @@ namespace flashomp {
 
 /// The device copies of one call's host tensors. Tensors that are on the device already are used where they are,
 /// and on the host everything is.
-class Staging {
+class Staging final : public Tensors {
 public:
     explicit Staging(const Space& space) : space_(space) {}
 
-    /// The tensor where kernels on the device can read it.
-    ConstTensorView input(const ConstTensorView& view);
-    /// The tensor where kernels on the device can write it; finish() brings it back.
-    TensorView output(const TensorView& view);
+    ConstTensorView input(const ConstTensorView& view) override;
+    TensorView output(const TensorView& view) override; ///< finish() brings it back
     /// The array where kernels on the device can read it; null when it is empty.
     template <class T>
     const T* array(const std::vector<T>& values)

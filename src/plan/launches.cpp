@@ -47,9 +47,10 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
 /// allocates them anew. It starts no more teams than reside on the GPU at one time.
 int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware)
 {
-    constexpr int most = 1024;                                         // pieces of offload/launch/team_arena.cpp
-    constexpr int registers = 65536, lane_registers = 255, lanes = 32; // of a multiprocessor; of our kernels' launches
-    const int together = registers / (lane_registers * lanes * team_threads) * hardware.multiprocessors;
+    constexpr int most = 1024;                      // pieces of offload/launch/team_arena.cpp
+    constexpr int lane_registers = 255, lanes = 32; // of our kernels' launches
+    const DeviceFacts& gpu = hardware.gpu;
+    const int together = gpu.registers / (lane_registers * lanes * team_threads) * gpu.multiprocessors;
     if (tiling.teams > most) {
         throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
     }
@@ -153,8 +154,11 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
             static_cast<int>(std::min<std::int64_t>(blocks.stream, round_up(columns, 4)))};
 }
 
-Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, const offload::HostIsa& isa)
+} // namespace
+
+Launch host_launch_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
+    const offload::HostIsa& isa = host_isa_of(problem, hardware);
     const Tiling& tiling = problem.options.tiling;
     const Blocks blocks =
         chosen(tiling, host_blocks(isa, pass, problem, hardware), tiling.resident_rows > 0 ? isa.lanes : 1, 1);
@@ -167,6 +171,8 @@ Launch host_pass(Pass pass, const Problem& problem, const Hardware& hardware, co
                                     static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
     return launch;
 }
+
+namespace {
 
 /// Shared memory of a CUDA block: what compute capability 8.6 has, the least of those that run this build.
 constexpr std::int64_t cuda_block_floats = (std::int64_t{99} << 10) / 4;
@@ -186,10 +192,9 @@ static_assert([] {
     return true;
 }());
 
-/// Plain blocks whose pieces fit the team-local memory of a GPU: the fastest on an H200, fastest first (OpenMP,
-/// measured at head_dim 64, docs/offload.md). A CUDA block has more memory, and 64 x 32 scores are work for all its
-/// threads.
-Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+} // namespace
+
+Launch plain_launch_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     static constexpr Blocks all[] = {{64, 32}, {64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
     const bool is_cuda = hardware.backend == Backend::cuda;
@@ -239,10 +244,14 @@ Launch plain_pass(Pass pass, const Problem& problem, const Hardware& hardware)
     return launch;
 }
 
+namespace {
+
 /// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
-int heads_together(Pass pass, const Problem& problem)
+int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    constexpr std::int64_t cache_bytes = std::int64_t{32} << 20; // of an H200's 50 MB
+    constexpr std::int64_t most = std::int64_t{32} << 20; // more was not measured
+    const std::int64_t l2_bytes = hardware.gpu.l2_bytes;
+    const std::int64_t cache_bytes = l2_bytes > 0 ? std::min(most, l2_bytes / 50 * 32) : most; // of an H200's 50 MB
     if (problem.options.causal == Causal::none || !problem.starts_q.empty()) {
         return 1;
     }
@@ -255,7 +264,9 @@ int heads_together(Pass pass, const Problem& problem)
     return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
 }
 
-Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+} // namespace
+
+Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     Launch launch;
     launch.pass = pass;
@@ -270,25 +281,8 @@ Launch tensor_pass(Machine machine, Pass pass, const Problem& problem, const Har
         launch.crew_teams = shape.teams;
         launch.crews = std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware) / shape.teams);
     }
-    launch.heads_together = heads_together(pass, problem);
+    launch.heads_together = heads_together(pass, problem, hardware);
     return launch;
-}
-
-} // namespace
-
-Launch launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
-{
-    switch (machine) {
-    case Machine::hopper:
-    case Machine::tensor:
-        return tensor_pass(machine, pass, problem, hardware);
-    case Machine::plain:
-        return plain_pass(pass, problem, hardware);
-    case Machine::host:
-    case Machine::automatic:
-        break;
-    }
-    return host_pass(pass, problem, hardware, host_isa_of(problem, hardware));
 }
 
 } // namespace flashomp

@@ -1,4 +1,4 @@
-// Which tile machine runs a pass.
+// What the tile machines are for a problem: block shapes, instruction sets, passes.
 #pragma once
 
 #include "launch/tensor_shapes.hpp"
@@ -14,13 +14,10 @@ bool sums_apart(offload::Pass pass, const Problem& problem, const Hardware& hard
 
 /// The host instruction set of a problem: the best for its type, but for a backward pass, unless one was named, rather
 /// one that has backward_once: vectors that compute five products are faster than AMX tiles that compute seven, in
-/// float32 of six tile products each (docs/host.md, 20).
+/// float32 of six tile products each (docs/log/host-history.md, 20).
 const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware);
 
 /// Whether one pass computes dQ, dK and dV.
 bool takes_one_pass(const Problem& problem, const Hardware& hardware);
-
-/// The machine of one pass. Throws Error when options.machine cannot run it on this hardware.
-Machine machine_of(offload::Pass pass, const Problem& problem, const Hardware& hardware);
 
 } // namespace flashomp

@@ -1,9 +1,9 @@
 #include "plan.hpp"
 
 #include "groups.hpp"
-#include "launches.hpp"
 #include "machines.hpp"
-#include "masks.hpp"
+#include "registry.hpp"
+#include "splits.hpp"
 #include "words.hpp"
 
 #include "flashomp/error.hpp"
@@ -19,122 +19,15 @@ namespace {
 using offload::Launch;
 using offload::Pass;
 
-/// Rows that lse has in all: one statistic each.
-std::int64_t statistic_rows(const Problem& problem)
-{
-    return problem.lse.elements();
-}
-
-/// Rows of k, and of v, in all heads.
-std::int64_t key_rows(const Problem& problem)
-{
-    return problem.k.elements() / std::max<std::int64_t>(1, problem.head_dim);
-}
-
-std::int64_t depths(const Problem& problem)
-{
-    return problem.head_dim + problem.head_dim_v;
-}
-
-/// The blocks of packed sequences that exist, costliest first, so that sequences whose lengths differ by orders of
-/// magnitude still end together.
-std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
-{
-    const bool keys = offload::keys_stay(launch.pass);
-    std::vector<std::pair<std::int64_t, offload::Unit>> costs;
-    for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
-        const int q_len = problem.starts_q[b + 1] - problem.starts_q[b];
-        const int k_len = problem.starts_k[b + 1] - problem.starts_k[b];
-        const offload::Band band = band_of(problem, q_len, k_len);
-        const int length = keys ? k_len : q_len;
-        for (int first = 0; first < length; first += launch.resident_rows) {
-            const int last = std::min(length, first + launch.resident_rows);
-            const offload::Range range = keys ? band.queries(first, last) : band.keys(first, last);
-            costs.push_back({range.end - range.begin, {static_cast<int>(b), first / launch.resident_rows}});
-        }
-    }
-    // Crews wait for the blocks of a sequence that come before theirs: none of those may be drawn later.
-    for (std::size_t i = costs.size(); launch.pass == Pass::backward_once && i-- > 1;) {
-        if (costs[i - 1].second.batch == costs[i].second.batch) {
-            costs[i - 1].first = std::max(costs[i - 1].first, costs[i].first);
-        }
-    }
-    std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::vector<offload::Unit> units;
-    units.reserve(costs.size());
-    for (const auto& [cost, unit] : costs) {
-        units.push_back(unit);
-    }
-    return units;
-}
-
-/// Whether the last crew of a block merges what the parts of its keys give (merge_splits.hpp).
-bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
-{
-    constexpr std::int64_t floats_at_once = 4;
-    const bool is_tensor = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
-    // Crews have one item each only if all of them are there at one time (teams_of()).
-    return is_tensor && hardware.backend == Backend::openmp && hardware.multiprocessors > 0 &&
-           problem.head_dim_v % floats_at_once == 0;
-}
-
-/// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
-/// of the problem and the kind of hardware, a GPU's teams among it, so that the number of host threads does not change
-/// the bits.
-int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
-{
-    const bool in_pass = merges_in_pass(problem, pass, hardware);
-    const std::int64_t fewest_keys = !hardware.is_device ? 1024 : (in_pass ? 256 : 512); // of a part
-    constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
-    // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
-    const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
-    const std::int64_t items = block_count(problem, pass);
-    if (items == 0 || problem.seqlen_q > most_queries || problem.seqlen_k < fewest_in_all ||
-        problem.dtype == DType::float8_e4m3) {
-        return 1;
-    }
-    constexpr std::int64_t for_cuda = 512, for_host = 64;
-    const bool is_cuda = hardware.backend == Backend::cuda;
-    const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
-    const std::int64_t splits = std::min(wanted / items, problem.seqlen_k / fewest_keys);
-    // A second crew on each multiprocessor takes as long to begin and to merge as it reads so many keys.
-    constexpr std::int64_t keys_for_two = 1024;
-    const std::int64_t alone = hardware.multiprocessors / items;
-    const bool too_short = in_pass && splits > alone && problem.seqlen_k < splits * keys_for_two;
-    return static_cast<int>(std::clamp<std::int64_t>(too_short ? alone : splits, 1, 512));
-}
-
-/// Parts to share a group's query heads out in where the dK/dV pass has fewer key blocks than crews, or under a causal
-/// mask, whose blocks differ, than end together: a divisor of the group. Their sums are no more memory than a float32
-/// copy of dQ would be.
-int head_split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
-{
-    const std::int64_t wanted = pass.launch.crews * (problem.options.causal == Causal::none ? 1 : 4);
-    constexpr std::int64_t floats_at_once = 4;
-    const bool draws = pass.machine == Machine::hopper || pass.machine == Machine::tensor;
-    if (pass.launch.pass != Pass::backward_key || !draws || hardware.backend != Backend::openmp ||
-        problem.head_dim % floats_at_once != 0 || problem.head_dim_v % floats_at_once != 0) {
-        return 1;
-    }
-    const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
-    const std::int64_t most =
-        statistic_rows(problem) * problem.head_dim / std::max<std::int64_t>(1, key_rows(problem) * depths(problem));
-    const std::int64_t group = problem.heads_q / problem.heads_kv;
-    std::int64_t splits = std::min({group, most, (wanted + items - 1) / items});
-    while (splits > 1 && group % splits != 0) {
-        --splits;
-    }
-    return static_cast<int>(std::max<std::int64_t>(1, splits));
-}
-
 /// Items of work are counted in 32 bits (Work::item()).
+constexpr std::int64_t most_blocks = 2'000'000'000;
+
 void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pass)
 {
-    constexpr std::int64_t most = 2'000'000'000;
     const std::int64_t blocks = block_count(problem, pass);
-    if (blocks > most) {
+    if (blocks > most_blocks) {
         throw Error(fmt::format("{} had {} blocks of rows in all sequences and heads; at most {} are allowed.",
-                                offload::keys_stay(pass.launch.pass) ? "k" : "q", blocks, most));
+                                offload::keys_stay(pass.launch.pass) ? "k" : "q", blocks, most_blocks));
     }
 }
 
@@ -142,15 +35,14 @@ void refuse_more_items_than_countable(const Problem& problem, const PassPlan& pa
 /// 64 bits are not counted, and nothing goes over as many rows.
 void refuse_far_more_items_than_countable(const Problem& problem)
 {
-    constexpr double most = 2e9, most_rows = 1024;
+    constexpr double most_rows = 1024;
     const auto refuse = [&](const char* name, std::int64_t heads, std::int64_t rows) {
         const double blocks = static_cast<double>(problem.batch) * static_cast<double>(heads) *
                               std::ceil(static_cast<double>(rows) / most_rows);
-        if (problem.starts_q.empty() && blocks > most) {
-            throw Error(
-                fmt::format("{} had {:.0f} blocks of up to {:.0f} rows in all sequences and heads; at most {:.0f} are "
-                            "allowed.",
-                            name, blocks, most_rows, most));
+        if (problem.starts_q.empty() && blocks > static_cast<double>(most_blocks)) {
+            throw Error(fmt::format("{} had {:.0f} blocks of up to {:.0f} rows in all sequences and heads; at most {} "
+                                    "are allowed.",
+                                    name, blocks, most_rows, most_blocks));
         }
     };
     refuse("q", problem.heads_q, problem.seqlen_q);
@@ -216,9 +108,6 @@ std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
 /// Whether plan(), and what it leaves to dispatch, takes the machine and tiling.
 bool can_plan(const Problem& problem, const Hardware& hardware)
 {
-    if (hardware.backend == Backend::cuda && problem.options.machine == Machine::hopper) {
-        return false; // automatic where there is a kernel, an error where there is none
-    }
     try {
         static_cast<void>(plan(problem, hardware));
     } catch (const Error&) {
@@ -237,30 +126,62 @@ void add_name(std::string& names, const PassPlan& pass)
     }
 }
 
+PassPlan planned_pass(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    const Kernel& kernel = kernel_for(pass, problem, hardware);
+    PassPlan planned;
+    planned.kernel = &kernel;
+    planned.machine = kernel.machine;
+    planned.isa = &host_isa_of(problem, hardware);
+    planned.launch = kernel.launch(pass, problem, hardware);
+    planned.sums_apart = kernel.machine == Machine::tensor && sums_apart(pass, problem, hardware);
+    if (!problem.starts_q.empty()) {
+        planned.units = packed_units(problem, planned.launch);
+        planned.launch.unit_count = static_cast<int>(planned.units.size());
+    }
+    return planned;
+}
+
+/// The parts of query heads of a dK/dV pass, and how its heads take turns.
+void share_out_heads(const Problem& problem, PassPlan& pass, Plan& plan)
+{
+    if (pass.launch.pass != Pass::backward_key) {
+        return;
+    }
+    const int splits = head_split_count(problem, pass);
+    if (splits > 1) {
+        plan.head_splits = splits;
+        plan.partial_bytes = 4 * splits * key_rows(problem) * (problem.head_dim + problem.head_dim_v);
+    }
+    const bool has_groups = problem.heads_q > problem.heads_kv;
+    if (has_groups && block_count(problem, pass) * splits <= 8 * pass.launch.crews) {
+        // So few that a long one begun late is waited for: the longest of all heads first, whatever a cache holds.
+        pass.launch.heads_together = static_cast<int>(problem.batch * problem.heads_kv);
+    }
+}
+
+void set_crews(const Problem& problem, PassPlan& pass, const Hardware& hardware, int threads, const Plan& plan)
+{
+    Launch& launch = pass.launch;
+    if (hardware.is_device && hardware.backend == Backend::openmp) {
+        launch.crews = needed_teams(problem, pass, plan);
+    }
+    if (pass.machine == Machine::host) {
+        launch.crews = threads;
+    }
+    if (launch.pass == Pass::backward_once) {
+        // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.
+        launch.heads_together =
+            static_cast<int>(std::clamp<std::int64_t>(launch.crews, 1, problem.batch * problem.heads_kv));
+    }
+}
+
 } // namespace
 
 bool is_one_pass(const Plan& plan)
 {
     return std::any_of(plan.passes.begin(), plan.passes.end(),
                        [](const PassPlan& pass) { return pass.launch.pass == Pass::backward_once; });
-}
-
-std::int64_t block_count(const Problem& problem, const PassPlan& pass)
-{
-    const bool keys = offload::keys_stay(pass.launch.pass);
-    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
-    const std::int64_t blocks = problem.starts_q.empty()
-                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
-                                    : static_cast<std::int64_t>(pass.units.size());
-    return blocks * (keys ? problem.heads_kv : problem.heads_q);
-}
-
-void name_machines(Plan& plan)
-{
-    plan.machine_name.clear();
-    for (const PassPlan& pass : plan.passes) {
-        add_name(plan.machine_name, pass);
-    }
 }
 
 offload::Element kernel_element(DType dtype)
@@ -299,20 +220,17 @@ Plan plan(const Problem& problem, const Hardware& hardware)
 {
     refuse_far_more_items_than_countable(problem);
     Plan plan;
+    bool has_all_gradients = false;
     for (const Pass pass : passes_of(problem, hardware)) {
-        PassPlan planned;
-        planned.machine = machine_of(pass, problem, hardware);
-        planned.isa = &host_isa_of(problem, hardware);
-        planned.launch = launch_of(planned.machine, pass, problem, hardware);
-        planned.sums_apart = planned.machine == Machine::tensor && sums_apart(pass, problem, hardware);
-        if (!problem.starts_q.empty()) {
-            planned.units = packed_units(problem, planned.launch);
-            planned.launch.unit_count = static_cast<int>(planned.units.size());
+        if (pass == Pass::backward_key && has_all_gradients) {
+            continue;
         }
+        plan.passes.push_back(planned_pass(pass, problem, hardware));
+        const PassPlan& planned = plan.passes.back();
         refuse_more_items_than_countable(problem, planned);
-        plan.passes.push_back(std::move(planned));
+        add_name(plan.machine_name, planned);
+        has_all_gradients = has_all_gradients || (pass == Pass::backward_query && planned.kernel->does_all_gradients);
     }
-    name_machines(plan);
     plan.lse_bytes = 4 * statistic_rows(problem);
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;
     if (!problem.is_backward) {
@@ -321,35 +239,17 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
     }
     for (PassPlan& pass : plan.passes) {
-        const int splits = head_split_count(problem, pass, hardware);
-        if (splits > 1) {
-            plan.head_splits = splits;
-            plan.partial_bytes = 4 * splits * key_rows(problem) * depths(problem);
-        }
-        const bool has_groups = problem.heads_q > problem.heads_kv;
-        if (pass.launch.pass == Pass::backward_key && has_groups &&
-            block_count(problem, pass) * splits <= 8 * pass.launch.crews) {
-            // So few that a long one begun late is waited for: the longest of all heads first, whatever a cache holds.
-            pass.launch.heads_together = static_cast<int>(problem.batch * problem.heads_kv);
-        }
+        share_out_heads(problem, pass, plan);
     }
     const int threads = needed_threads(problem, plan, hardware.threads);
     for (PassPlan& pass : plan.passes) {
-        Launch& launch = pass.launch;
-        if (hardware.is_device && hardware.backend == Backend::openmp) {
-            launch.crews = needed_teams(problem, pass, plan);
-        }
-        if (pass.machine == Machine::host) {
-            launch.crews = threads;
-        }
-        if (launch.pass == Pass::backward_once) {
-            // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.
-            launch.heads_together =
-                static_cast<int>(std::clamp<std::int64_t>(launch.crews, 1, problem.batch * problem.heads_kv));
-        }
-        if (launch.needs_memory) {
-            plan.crew_memory_bytes = std::max(plan.crew_memory_bytes, 4 * launch.crews * launch.crew_floats);
-        }
+        set_crews(problem, pass, hardware, threads, plan);
+        const Launch& launch = pass.launch;
+        const std::int64_t for_crews = launch.needs_memory ? 4 * launch.crews * launch.crew_floats : 0;
+        const auto workspace_bytes = pass.kernel->workspace_bytes;
+        const std::int64_t for_kernel =
+            workspace_bytes == nullptr ? 0 : workspace_bytes(launch.pass, problem, hardware);
+        plan.crew_memory_bytes = std::max({plan.crew_memory_bytes, for_crews, for_kernel});
     }
     return plan;
 }

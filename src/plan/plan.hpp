@@ -1,6 +1,7 @@
 // What is decided before anything is launched: machine, block sizes, crews and memory.
 #pragma once
 
+#include "device_facts.hpp"
 #include "launch/launch.hpp"
 #include "problem.hpp"
 #include "table.hpp"
@@ -16,8 +17,7 @@ struct Hardware {
     bool is_device = false;
     Backend backend = Backend::openmp;     ///< openmp or cuda
     int device = -1;                       ///< its number in the backend
-    int multiprocessors = 0;               ///< of the device; 0 when unknown
-    bool has_hopper = false;               ///< whether the Hopper machine is there for it
+    DeviceFacts gpu;                       ///< of the device; matrix_units: those that kernels may use
     int threads = 1;                       ///< host threads
     std::int64_t core_cache_bytes = 0;     ///< a host core's own largest cache; 0 when unknown
     const offload::HostIsa* isa = nullptr; ///< best host instruction set that a call may use
@@ -25,8 +25,11 @@ struct Hardware {
     tuning::Tables tuned;                  ///< what was measured there
 };
 
+struct Kernel; // registry.hpp
+
 struct PassPlan {
-    Machine machine = Machine::host;
+    const Kernel* kernel = nullptr;
+    Machine machine = Machine::host;       ///< the kernel's
     const offload::HostIsa* isa = nullptr; ///< of machine host
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
@@ -38,7 +41,7 @@ struct Plan {
     std::vector<PassPlan> passes;       ///< in order
     int splits = 1;                     ///< parts of the keys in a forward pass over few queries
     bool merges = false;                ///< whether a launch of its own puts them together
-    std::int64_t crew_memory_bytes = 0; ///< host or global memory of all crews, the most any pass needs
+    std::int64_t crew_memory_bytes = 0; ///< memory of all crews, or of a kernel for itself; the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
     int head_splits = 1;            ///< parts of a group's query heads in the dK/dV pass
@@ -62,8 +65,5 @@ Plan plan(const Problem& problem, const Hardware& hardware);
 
 /// Whether its backward pass computes S and dP once, not twice.
 bool is_one_pass(const Plan& plan);
-
-/// Sets the plan's machine_name from its passes.
-void name_machines(Plan& plan);
 
 } // namespace flashomp

@@ -50,7 +50,7 @@ TEST(TuneCandidates, OnAGpuAreMachinesTeamsAndPlainBlocks)
     Hardware hardware = choose_place(on_host()).hardware;
     hardware.is_device = true;
     hardware.device = 0;
-    hardware.multiprocessors = 132;
+    hardware.gpu.multiprocessors = 132;
     const Problem problem = cost::problem_of(cost::parse_shape("b1_h4_n1024_d256"), DType::float32, false, {});
     const auto has = [](const std::vector<Choice>& all, const Choice& choice) {
         return std::find(all.begin(), all.end(), choice) != all.end();

@@ -112,7 +112,7 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     }
     Hardware hardware = gpu();
     const auto machines = [&](const char* shape, DType dtype, double softcap, bool has_hopper) {
-        hardware.has_hopper = has_hopper;
+        hardware.gpu.matrix_units = has_hopper ? MatrixUnits::warpgroup : MatrixUnits::warp;
         Problem problem = cost::problem_of(cost::parse_shape(shape), dtype, true, {});
         problem.options.softcap = softcap;
         return plan(problem, hardware).machine_name; // of dQ, then of dK and dV
@@ -146,7 +146,7 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
         GTEST_SKIP() << "this build has no GPU code";
     }
     Hardware hardware = gpu();
-    hardware.has_hopper = true;
+    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
     const auto dk_dv = [&](const char* shape, int teams) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         problem.options.tiling.teams = teams;
@@ -186,7 +186,7 @@ TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
     }
     const auto planned = [](const char* shape) {
         Hardware hardware = gpu();
-        hardware.has_hopper = true;
+        hardware.gpu.matrix_units = MatrixUnits::warpgroup;
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         const Plan decided = plan(problem, hardware);
         // No more than a float32 dQ would be.
@@ -214,8 +214,8 @@ TEST(GpuPlan, KeysOfFewQueriesAreSplit)
         GTEST_SKIP() << "this build has no GPU code";
     }
     Hardware hardware = gpu();
-    hardware.has_hopper = true;
-    hardware.multiprocessors = 132;
+    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
+    hardware.gpu.multiprocessors = 132;
     const auto planned = [&](const char* shape) {
         return plan(as_computed(cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {}), hardware),
                     hardware);
@@ -234,7 +234,7 @@ TEST(GpuPlan, KeysOfFewQueriesAreSplit)
     Problem empty = cost::problem_of(cost::parse_shape("b1_h8_n1x16384_d128"), DType::bfloat16, false, {});
     empty.seqlen_q = 0;
     EXPECT_EQ(plan(empty, hardware).splits, 1); // nothing to merge
-    hardware.multiprocessors = 0;               // unknown, so that not all crews may be there at one time
+    hardware.gpu.multiprocessors = 0;           // unknown, so that not all crews may be there at one time
     EXPECT_TRUE(planned("b1_h32kv8_n1x16384_d128").merges);
 }
 
@@ -244,7 +244,7 @@ TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
         GTEST_SKIP() << "this build has no GPU code";
     }
     Hardware hardware = gpu();
-    hardware.has_hopper = true;
+    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
     const auto teams = [&](const char* shape, bool backward, int wanted) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, {});
         problem.options.tiling.teams = wanted;
@@ -252,7 +252,7 @@ TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
         return launch.crews * launch.crew_teams;
     };
     for (const auto& [multiprocessors, held] : {std::pair{132, 264}, std::pair{108, 216}}) {
-        hardware.multiprocessors = multiprocessors;
+        hardware.gpu.multiprocessors = multiprocessors;
         EXPECT_EQ(teams("b8_h8_n4096_d128", false, 1024), held);
         EXPECT_EQ(teams("b8_h8_n4096_d128", false, 0), std::min(held, 256));
         EXPECT_EQ(teams("b8_h8_n4096_d256", true, 0), std::min(held, 256)); // pairs

@@ -1,5 +1,7 @@
 #include "kernel_params.hpp"
 
+#include "row_major.hpp"
+
 #include "option_list.hpp"
 
 #include <cmath>
@@ -35,6 +37,12 @@ offload::BiasTensor bias_tensor(const ConstTensorView& view)
     return {const_cast<void*>(view.data), stride(0), stride(1), stride(2), stride(3), kernel_element(view.dtype)};
 }
 
+/// Scratch memory from its element `index` on, where there is any.
+float* part_of(float* scratch, std::int64_t index)
+{
+    return scratch == nullptr ? nullptr : scratch + index;
+}
+
 /// Statistics in scratch memory, laid out like a contiguous LSE.
 offload::RowTensor contiguous_rows(const Problem& problem, float* data)
 {
@@ -46,7 +54,7 @@ offload::RowTensor contiguous_rows(const Problem& problem, float* data)
 
 } // namespace
 
-offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging& staging, const Scratch& scratch)
+offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch)
 {
     const Options& options = problem.options;
     offload::Params p;
@@ -73,18 +81,18 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
     p.window_left = options.window.left;
     p.window_right = options.window.right;
 
-    p.q = kernel_tensor(staging.input(problem.q));
-    p.k = kernel_tensor(staging.input(problem.k));
-    p.v = kernel_tensor(staging.input(problem.v));
+    p.q = kernel_tensor(tensors.input(problem.q));
+    p.k = kernel_tensor(tensors.input(problem.k));
+    p.v = kernel_tensor(tensors.input(problem.v));
     if (problem.is_backward) {
-        p.o = kernel_tensor(staging.input(problem.o));
-        p.dout = kernel_tensor(staging.input(problem.dout));
-        p.lse = kernel_rows(staging.input(problem.lse));
-        p.dq = kernel_tensor(staging.output(problem.dq));
-        p.dk = kernel_tensor(staging.output(problem.dk));
-        p.dv = kernel_tensor(staging.output(problem.dv));
+        p.o = kernel_tensor(tensors.input(problem.o));
+        p.dout = kernel_tensor(tensors.input(problem.dout));
+        p.lse = kernel_rows(tensors.input(problem.lse));
+        p.dq = kernel_tensor(tensors.output(problem.dq));
+        p.dk = kernel_tensor(tensors.output(problem.dk));
+        p.dv = kernel_tensor(tensors.output(problem.dv));
         p.delta = contiguous_rows(problem, scratch.rows);
-        p.residual = contiguous_rows(problem, scratch.rows + problem.lse.elements());
+        p.residual = contiguous_rows(problem, part_of(scratch.rows, problem.lse.elements()));
         if (plan.head_splits > 1) {
             const bool packed = problem.k.rank == 3;
             p.head_splits = plan.head_splits;
@@ -92,49 +100,80 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Staging&
             p.key_rows.batch = packed ? 0 : problem.heads_kv * p.key_rows.head;
             p.partial_keys = packed ? problem.heads_kv * p.key_rows.head : problem.batch * p.key_rows.batch;
             p.partial_dk = scratch.partial;
-            p.partial_dv = scratch.partial + p.head_splits * p.partial_keys * p.head_dim;
+            p.partial_dv = part_of(scratch.partial, p.head_splits * p.partial_keys * p.head_dim);
         }
         if (problem.dbias) {
-            p.dbias = bias_tensor(staging.output(problem.dbias));
+            p.dbias = bias_tensor(tensors.output(problem.dbias));
         }
         if (problem.dsink) {
-            p.dsink = static_cast<float*>(staging.output(problem.dsink).data);
+            p.dsink = static_cast<float*>(tensors.output(problem.dsink).data);
         }
     } else {
-        p.o = kernel_tensor(staging.output(problem.o));
-        p.lse = kernel_rows(staging.output(problem.lse));
+        p.o = kernel_tensor(tensors.output(problem.o));
+        p.lse = kernel_rows(tensors.output(problem.lse));
         p.splits = plan.splits;
         p.partial_o = scratch.partial;
         p.partial_stride = problem.lse.elements();
-        p.partial_lse = contiguous_rows(problem, scratch.partial + plan.splits * p.partial_stride * p.head_dim_v);
+        p.partial_lse =
+            contiguous_rows(problem, part_of(scratch.partial, plan.splits * p.partial_stride * p.head_dim_v));
     }
 
     p.is_modified = modifies_scores(options);
     p.softcap = options.softcap < no_softcap ? static_cast<float>(options.softcap) : 0.0F;
     if (options.alibi_slopes) {
-        const ConstTensorView slopes = staging.input(options.alibi_slopes);
+        const ConstTensorView slopes = tensors.input(options.alibi_slopes);
         p.alibi_slopes = static_cast<const float*>(slopes.data);
         p.alibi_batch_stride = slopes.rank == 2 ? slopes.strides[0] : 0;
     }
     if (options.bias) {
-        p.bias = bias_tensor(staging.input(options.bias));
+        p.bias = bias_tensor(tensors.input(options.bias));
     }
     if (options.key_padding_mask) {
-        const ConstTensorView mask = staging.input(options.key_padding_mask);
+        const ConstTensorView mask = tensors.input(options.key_padding_mask);
         p.key_padding_mask = static_cast<const std::uint8_t*>(mask.data);
         p.key_padding_batch_stride = mask.strides[0];
     }
     if (options.sink) {
-        p.sink = static_cast<const float*>(staging.input(options.sink).data);
+        p.sink = static_cast<const float*>(tensors.input(options.sink).data);
     }
     if (options.cu_seqlens_q) {
-        p.cu_seqlens_q = static_cast<const std::int32_t*>(staging.input(options.cu_seqlens_q).data);
-        p.cu_seqlens_k = static_cast<const std::int32_t*>(staging.input(options.cu_seqlens_k).data);
+        p.cu_seqlens_q = static_cast<const std::int32_t*>(tensors.input(options.cu_seqlens_q).data);
+        p.cu_seqlens_k = static_cast<const std::int32_t*>(tensors.input(options.cu_seqlens_k).data);
     }
     p.dropout_key = dropout_key(options.dropout.seed, options.dropout.offset);
     p.dropout_threshold = dropout_threshold(options.dropout.probability);
     p.dropout_scale = static_cast<float>(1.0 / (1.0 - options.dropout.probability));
     return p;
+}
+
+namespace {
+
+/// Host tensors of a call on a GPU as their copies there will be: without gaps, and aligned as all allocations are.
+class AsCopied final : public Tensors {
+public:
+    explicit AsCopied(bool is_device) : is_device_(is_device) {}
+
+    ConstTensorView input(const ConstTensorView& view) override { return copied(view); }
+    TensorView output(const TensorView& view) override { return copied(view); }
+
+private:
+    template <class View>
+    View copied(const View& view)
+    {
+        const bool is_copied = is_device_ && view && view.memory == Memory::host;
+        return is_copied ? View(row_major(&somewhere_, view, Memory::device)) : view;
+    }
+
+    alignas(256) char somewhere_ = 0;
+    bool is_device_;
+};
+
+} // namespace
+
+offload::Params described_params(const Problem& problem, const Hardware& hardware)
+{
+    AsCopied tensors(hardware.is_device);
+    return kernel_params(problem, {}, tensors, {});
 }
 
 offload::MergeParams split_merge(const offload::Params& params, const Problem& problem)

@@ -1,0 +1,299 @@
+#include "registry.hpp"
+
+#include "kernel_params.hpp"
+#include "launches.hpp"
+#include "machines.hpp"
+#include "splits.hpp"
+#include "words.hpp"
+
+#include "cuda/kernels.hpp"
+
+#include "flashomp/error.hpp"
+
+#include <fmt/format.h>
+
+namespace flashomp {
+
+namespace {
+
+using offload::Launch;
+using offload::Pass;
+
+bool is_tiled(const Tiling& tiling)
+{
+    return tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory;
+}
+
+constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
+
+// --- plain and host
+
+std::string nothing(Pass /*pass*/, const Problem& /*problem*/, const Hardware& /*hardware*/)
+{
+    return {};
+}
+
+std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware& hardware)
+{
+    return hardware.is_device ? "the call runs on the host" : "";
+}
+
+// --- tensor cores, from C++ that g++ and nvcc compile
+
+/// Of both backends: what a tensor machine has to find.
+std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (!hardware.is_device) {
+        return "the call runs on a GPU";
+    }
+    if (is_tiled(problem.options.tiling)) {
+        return untiled;
+    }
+    return shape_of(machine, pass, problem, hardware).fragments == 0 ? "there is a kernel for the head dim and options"
+                                                                     : "";
+}
+
+std::string missing_library(bool is_there)
+{
+    return is_there ? ""
+                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide and libflashomp_hopper_wide "
+                      "beside libflashomp";
+}
+
+std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = tensor_obstacle(Machine::tensor, pass, problem, hardware);
+    // Last, since to ask is to open a library, which the driver compiles.
+    return obstacle.empty()
+               ? missing_library(offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))
+               : obstacle;
+}
+
+std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (hardware.is_device && hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
+        return "the GPU has compute capability 9.0 and the build its kernels";
+    }
+    // Blocks of 16 keys pay where the copy engine brings them, and its maps are of whole panels of 64 columns.
+    const int depth = problem.kernel_depth();
+    const bool is_whole = depth < 256 || (problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0);
+    if (hardware.is_device && pass == Pass::forward && !is_whole) {
+        return "both head dims are multiples of 64, or at most 128";
+    }
+    std::string obstacle = tensor_obstacle(Machine::hopper, pass, problem, hardware);
+    return obstacle.empty() ? missing_library(offload::has_hopper_machine(depth)) : obstacle;
+}
+
+std::string cuda_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    return tensor_obstacle(Machine::tensor, pass, problem, hardware);
+}
+
+template <Machine machine>
+Launch tensor_launch(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    return tensor_launch_of(machine, pass, problem, hardware);
+}
+
+constexpr Kernel cuda_tensor{
+    .name = "cuda tensor",
+    .backend = Backend::cuda,
+    .machine = Machine::tensor,
+    .obstacle = cuda_tensor_obstacle,
+    .launch = tensor_launch<Machine::tensor>,
+    .run_on_stream =
+        [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
+};
+
+// --- CUDA's kernels for Hopper, whose schedule is their own
+
+std::string hopper_place_obstacle(const Problem& problem, const Hardware& hardware)
+{
+    if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
+        return "the GPU has compute capability 9.0";
+    }
+    return is_tiled(problem.options.tiling) ? untiled : "";
+}
+
+/// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
+bool would_cut_keys(const Problem& problem, const Hardware& hardware)
+{
+    PassPlan tensor;
+    tensor.kernel = &cuda_tensor;
+    tensor.launch = tensor_launch<Machine::tensor>(Pass::forward, problem, hardware);
+    tensor.units = problem.starts_q.empty() ? std::vector<offload::Unit>{} : packed_units(problem, tensor.launch);
+    return split_count(problem, tensor, hardware) > 1;
+}
+
+std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = hopper_place_obstacle(problem, hardware);
+    if (obstacle.empty() && !cuda::hopper_supports(pass, described_params(problem, hardware))) {
+        return "there is a kernel for the dtype, head dims, options, strides and alignment";
+    }
+    if (obstacle.empty() && pass == Pass::forward && would_cut_keys(problem, hardware)) {
+        return "there are more queries, or fewer keys";
+    }
+    return obstacle;
+}
+
+std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = hopper_place_obstacle(problem, hardware);
+    const bool is_there =
+        obstacle.empty() && pass == Pass::forward && cuda::float8_supports(described_params(problem, hardware));
+    return is_there ? "" : "there is a kernel of 8 bits";
+}
+
+Launch hopper_launch(Pass pass, const Problem& problem, const Hardware& hardware, const cuda::HopperBlocks& blocks)
+{
+    Launch launch;
+    launch.pass = pass;
+    launch.depth = problem.kernel_depth();
+    launch.resident_rows = blocks.resident_rows;
+    launch.stream_rows = blocks.stream_rows;
+    launch.crew_threads = blocks.warps;
+    launch.needs_memory = false;
+    launch.device = hardware.device;
+    return launch;
+}
+
+constexpr Kernel cuda_float8{
+    .name = "cuda hopper, float8_e4m3",
+    .backend = Backend::cuda,
+    .machine = Machine::hopper,
+    .obstacle = cuda_float8_obstacle,
+    .launch =
+        [](Pass pass, const Problem& problem, const Hardware& hardware) {
+            return hopper_launch(pass, problem, hardware, cuda::float8_blocks(described_params(problem, hardware)));
+        },
+    .workspace_bytes =
+        [](Pass /*pass*/, const Problem& problem, const Hardware& hardware) {
+            return cuda::float8_workspace_bytes(described_params(problem, hardware));
+        },
+    .takes_parts_of_keys = false,
+    .run_on_stream = cuda::run_float8,
+};
+
+// --- the list
+
+constexpr Kernel list[] = {
+    {
+        .name = "cuda hopper",
+        .backend = Backend::cuda,
+        .machine = Machine::hopper,
+        .obstacle = cuda_hopper_obstacle,
+        .launch =
+            [](Pass pass, const Problem& problem, const Hardware& hardware) {
+                return hopper_launch(pass, problem, hardware,
+                                     cuda::hopper_blocks(pass, described_params(problem, hardware)));
+            },
+        .workspace_bytes =
+            [](Pass pass, const Problem& problem, const Hardware& hardware) {
+                return cuda::hopper_workspace_bytes(pass, described_params(problem, hardware));
+            },
+        .takes_parts_of_keys = false,
+        .does_all_gradients = true,
+        .run_on_stream = cuda::run_hopper,
+    },
+    cuda_tensor,
+    {
+        .name = "cuda plain",
+        .backend = Backend::cuda,
+        .machine = Machine::plain,
+        .obstacle = nothing,
+        .launch = plain_launch_of,
+        .run_on_stream =
+            [](const cuda::StreamCall& call) { return cuda::run_plain(call.params, call.launch, call.stream); },
+    },
+    {
+        .name = "openmp hopper",
+        .backend = Backend::openmp,
+        .machine = Machine::hopper,
+        .obstacle = openmp_hopper_obstacle,
+        .launch = tensor_launch<Machine::hopper>,
+        .merges_parts = true,
+        .run_region = offload::run_hopper,
+    },
+    {
+        .name = "openmp tensor",
+        .backend = Backend::openmp,
+        .machine = Machine::tensor,
+        .obstacle = openmp_tensor_obstacle,
+        .launch = tensor_launch<Machine::tensor>,
+        .merges_parts = true,
+        .run_region = offload::run_tensor,
+    },
+    {
+        .name = "host",
+        .backend = Backend::openmp,
+        .machine = Machine::host,
+        .obstacle = not_a_gpu,
+        .launch = host_launch_of,
+    },
+    {
+        // The directives of the GPU; on the host slow, and so only where it is named.
+        .name = "openmp plain",
+        .backend = Backend::openmp,
+        .machine = Machine::plain,
+        .obstacle = nothing,
+        .launch = plain_launch_of,
+        .run_region = offload::run_plain,
+    },
+};
+
+/// Whether only the plain machine of a GPU has the pass.
+bool is_for_plain(Pass pass, const Problem& problem)
+{
+    // The pass of dbias takes LSE with what that of dQ adds to it, so that probabilities sum to 1: those of the same
+    // arithmetic. Where dbias is not asked for, dq is to be the same.
+    const bool is_query_of_bias =
+        pass == Pass::backward_query && problem.options.bias && problem.dtype == DType::float32;
+    return pass == Pass::backward_bias || pass == Pass::backward_sink || is_query_of_bias;
+}
+
+} // namespace
+
+std::span<const Kernel> kernels()
+{
+    return list;
+}
+
+const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    Machine wanted = problem.options.machine;
+    if (problem.dtype == DType::float8_e4m3) {
+        if (hardware.is_device && hardware.backend == Backend::cuda &&
+            cuda_float8.obstacle(pass, problem, hardware).empty()) {
+            return cuda_float8;
+        }
+        throw Error(
+            "q is float8_e4m3, which is allowed on backend reference, and on backend cuda with a GPU of compute "
+            "capability 9.0, head dims up to 128 that are multiples of 16, and no softcap, alibi_slopes, bias, "
+            "dropout or packed sequences.");
+    }
+    if (wanted == Machine::host && hardware.is_device) {
+        throw Error(
+            "machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor, hopper.");
+    }
+    if (hardware.is_device && is_for_plain(pass, problem)) {
+        wanted = Machine::plain;
+    }
+    for (const Kernel& kernel : kernels()) {
+        const bool is_asked = wanted == Machine::automatic || wanted == kernel.machine;
+        if (kernel.backend != hardware.backend || !is_asked) {
+            continue;
+        }
+        const std::string obstacle = kernel.obstacle(pass, problem, hardware);
+        if (obstacle.empty()) {
+            return kernel;
+        }
+        if (wanted != Machine::automatic) {
+            throw Error(
+                fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
+        }
+    }
+    throw Error("no kernel runs the call."); // the plain machine and the host's run every other call
+}
+
+} // namespace flashomp

@@ -1,0 +1,47 @@
+// The kernels there are: what each supports, what it needs and how it is launched. plan() asks here and nowhere else.
+#pragma once
+
+#include "plan.hpp"
+
+#include "cuda/hopper_kernels.hpp"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace flashomp {
+
+/// What computes passes of a call on one kind of hardware.
+struct Kernel {
+    std::string_view name; ///< "cuda hopper"
+    Backend backend;       ///< openmp or cuda
+    Machine machine;
+
+    /// What would have to hold for the kernel to run the pass; empty: it can.
+    std::string (*obstacle)(offload::Pass pass, const Problem& problem, const Hardware& hardware);
+    /// Block sizes, crews and memory of the pass. Throws Error where the caller's tiling cannot be had.
+    offload::Launch (*launch)(offload::Pass pass, const Problem& problem, const Hardware& hardware);
+    /// Bytes of device memory that the kernel needs for itself; null: none.
+    std::int64_t (*workspace_bytes)(offload::Pass pass, const Problem& problem, const Hardware& hardware) = nullptr;
+
+    /// Forward over few queries: whether crews may have parts of a block's keys.
+    bool takes_parts_of_keys = true;
+    /// Crews draw their items, so that the last one to arrive at a block puts its parts together.
+    bool merges_parts = false;
+    /// As backward_query it computes dK and dV, too.
+    bool does_all_gradients = false;
+
+    /// Launches it: on openmp a target region, or null for the host, whose instruction set runs (HostIsa::run); on cuda
+    /// on a stream.
+    offload::Ran (*run_region)(const offload::Call& here, offload::Call* there) = nullptr;
+    int (*run_on_stream)(const cuda::StreamCall& call) = nullptr;
+};
+
+/// All kernels, in the order in which a pass asks them.
+[[nodiscard]] std::span<const Kernel> kernels();
+
+/// The first kernel that runs the pass; of the machine that the caller named, if any. Passes that only the plain
+/// machine has go there from every machine of a GPU. Throws Error where there is none.
+[[nodiscard]] const Kernel& kernel_for(offload::Pass pass, const Problem& problem, const Hardware& hardware);
+
+} // namespace flashomp

@@ -1,0 +1,113 @@
+#include "splits.hpp"
+
+#include "masks.hpp"
+#include "registry.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace flashomp {
+
+using offload::Launch;
+using offload::Pass;
+
+std::int64_t statistic_rows(const Problem& problem)
+{
+    return problem.lse.elements();
+}
+
+std::int64_t key_rows(const Problem& problem)
+{
+    return problem.k.elements() / std::max<std::int64_t>(1, problem.head_dim);
+}
+
+std::int64_t block_count(const Problem& problem, const PassPlan& pass)
+{
+    const bool keys = offload::keys_stay(pass.launch.pass);
+    const std::int64_t rows = keys ? problem.seqlen_k : problem.seqlen_q;
+    const std::int64_t blocks = problem.starts_q.empty()
+                                    ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
+                                    : static_cast<std::int64_t>(pass.units.size());
+    return blocks * (keys ? problem.heads_kv : problem.heads_q);
+}
+
+std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
+{
+    const bool keys = offload::keys_stay(launch.pass);
+    std::vector<std::pair<std::int64_t, offload::Unit>> costs;
+    for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
+        const int q_len = problem.starts_q[b + 1] - problem.starts_q[b];
+        const int k_len = problem.starts_k[b + 1] - problem.starts_k[b];
+        const offload::Band band = band_of(problem, q_len, k_len);
+        const int length = keys ? k_len : q_len;
+        for (int first = 0; first < length; first += launch.resident_rows) {
+            const int last = std::min(length, first + launch.resident_rows);
+            const offload::Range range = keys ? band.queries(first, last) : band.keys(first, last);
+            costs.push_back({range.end - range.begin, {static_cast<int>(b), first / launch.resident_rows}});
+        }
+    }
+    // Crews wait for the blocks of a sequence that come before theirs: none of those may be drawn later.
+    for (std::size_t i = costs.size(); launch.pass == Pass::backward_once && i-- > 1;) {
+        if (costs[i - 1].second.batch == costs[i].second.batch) {
+            costs[i - 1].first = std::max(costs[i - 1].first, costs[i].first);
+        }
+    }
+    std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<offload::Unit> units;
+    units.reserve(costs.size());
+    for (const auto& [cost, unit] : costs) {
+        units.push_back(unit);
+    }
+    return units;
+}
+
+bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
+{
+    constexpr std::int64_t floats_at_once = 4;
+    // Crews have one item each only if all of them are there at one time (teams_of()).
+    return pass.kernel->merges_parts && hardware.gpu.multiprocessors > 0 && problem.head_dim_v % floats_at_once == 0;
+}
+
+int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
+{
+    const bool in_pass = merges_in_pass(problem, pass, hardware);
+    const std::int64_t fewest_keys = !hardware.is_device ? 1024 : (in_pass ? 256 : 512); // of a part
+    constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
+    // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
+    const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
+    const std::int64_t items = block_count(problem, pass);
+    if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries ||
+        problem.seqlen_k < fewest_in_all) {
+        return 1;
+    }
+    constexpr std::int64_t for_cuda = 512, for_host = 64;
+    const bool is_cuda = hardware.backend == Backend::cuda;
+    const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
+    const std::int64_t splits = std::min(wanted / items, problem.seqlen_k / fewest_keys);
+    // A second crew on each multiprocessor takes as long to begin and to merge as it reads so many keys.
+    constexpr std::int64_t keys_for_two = 1024;
+    const std::int64_t alone = hardware.gpu.multiprocessors / items;
+    const bool too_short = in_pass && splits > alone && problem.seqlen_k < splits * keys_for_two;
+    return static_cast<int>(std::clamp<std::int64_t>(too_short ? alone : splits, 1, 512));
+}
+
+int head_split_count(const Problem& problem, const PassPlan& pass)
+{
+    const std::int64_t wanted = pass.launch.crews * (problem.options.causal == Causal::none ? 1 : 4);
+    constexpr std::int64_t floats_at_once = 4;
+    if (pass.launch.pass != Pass::backward_key || !pass.kernel->merges_parts ||
+        problem.head_dim % floats_at_once != 0 || problem.head_dim_v % floats_at_once != 0) {
+        return 1;
+    }
+    const std::int64_t items = std::max<std::int64_t>(1, block_count(problem, pass));
+    const std::int64_t most = statistic_rows(problem) * problem.head_dim /
+                              std::max<std::int64_t>(1, key_rows(problem) * (problem.head_dim + problem.head_dim_v));
+    const std::int64_t group = problem.heads_q / problem.heads_kv;
+    std::int64_t splits = std::min({group, most, (wanted + items - 1) / items});
+    while (splits > 1 && group % splits != 0) {
+        --splits;
+    }
+    return static_cast<int>(std::max<std::int64_t>(1, splits));
+}
+
+} // namespace flashomp
