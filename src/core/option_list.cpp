@@ -10,13 +10,13 @@
 
 namespace flashomp {
 
-namespace {
-
-/// Converts to any member of a struct.
+/// Converts to any member of a struct. In the unnamed namespace clang would miss its definition, which nobody needs.
 struct Anything {
     template <class T>
     operator T() const; // NOLINT(google-explicit-constructor): the conversion is what it is for
 };
+
+namespace {
 
 /// How many members an aggregate has.
 template <class Aggregate, class... Values>

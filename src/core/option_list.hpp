@@ -1,6 +1,6 @@
 // Every option that says what a call computes, once. Validation, overlap checks, the choice of kernels, files,
 // cases.json, the command line and its reports take from these lists what they need; tests hold each option to all of
-// them (tests/support/every_option.hpp).
+// them (docs/adding_an_option.md).
 #pragma once
 
 #include "problem.hpp"

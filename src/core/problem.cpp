@@ -9,7 +9,9 @@ namespace flashomp {
 
 std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
 {
-    std::vector<std::pair<const char*, ConstTensorView>> all = {{"q", q}, {"k", k}, {"v", v}};
+    std::vector<std::pair<const char*, ConstTensorView>> all;
+    all.reserve(tensor_options.size() + 6);
+    all.insert(all.end(), {{"q", q}, {"k", k}, {"v", v}});
     for (const TensorOption& option : tensor_options) {
         all.emplace_back(option.name, options.*option.member);
     }
