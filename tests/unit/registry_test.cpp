@@ -1,0 +1,218 @@
+// What plan() promises about kernels, on GPUs that are described and not there; and that a call runs what was planned.
+#include "registry.hpp"
+
+#include "place.hpp"
+#include "shape.hpp"
+#include "validate.hpp"
+#include "words.hpp"
+
+#include "cuda/kernels.hpp"
+
+#include "flashomp/attention.hpp"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flashomp {
+namespace {
+
+/// The GPUs of the table under every backend that this build has kernels for.
+std::vector<Place> described_places()
+{
+    std::vector<Place> places;
+    for (const KnownDevice& device : known_devices()) {
+        for (const Backend backend : {Backend::openmp, Backend::cuda}) {
+            const bool is_built = backend == Backend::cuda ? cuda::is_built() : offload::has_gpu_code();
+            Options options;
+            options.backend = backend;
+            if (is_built) {
+                places.push_back(place_on(device, options));
+            }
+        }
+    }
+    return places;
+}
+
+const std::vector<const char*> shapes{"b2_h4_n1000_d64",         "b2_h4_n1000_d64_causal", "b1_h4kv2_n300_d96",
+                                      "b1_h2_n1024_d128_causal", "b1_h4_n513_d192v128",    "b1_h4_n1024_d200",
+                                      "b1_h4_n1024_d256",        "b1_h2_n100x100_d64",     "b1_h8kv2_n1x4096_d128",
+                                      "b3_h2_n700_d64_varlen",   "b1_h2_n7x5_d33"};
+
+/// plan(), or none where the call is refused.
+std::optional<Plan> planned(const Problem& problem, const Hardware& hardware)
+{
+    try {
+        return plan(as_computed(problem, hardware), hardware);
+    } catch (const Error&) {
+        return {};
+    }
+}
+
+/// That a plan has the first kernel of the list that runs each pass, and says so.
+void expect_first_kernels(const Plan& plan, const Problem& problem, const Hardware& hardware, const std::string& what)
+{
+    for (const PassPlan& pass : plan.passes) {
+        const offload::Pass which = pass.launch.pass;
+        ASSERT_NE(pass.kernel, nullptr) << what;
+        EXPECT_EQ(pass.machine, pass.kernel->machine) << what;
+        EXPECT_EQ(pass.kernel->backend, hardware.backend) << what;
+        EXPECT_EQ(pass.kernel->obstacle(which, problem, hardware), "") << what;
+        EXPECT_GT(pass.launch.resident_rows, 0) << what;
+        EXPECT_GT(pass.launch.stream_rows, 0) << what;
+        EXPECT_NE(plan.machine_name.find(tuning::word_of(pass.machine)), std::string::npos) << what;
+        EXPECT_EQ(&kernel_for(which, problem, hardware), pass.kernel) << what;
+    }
+    const bool has_keys = std::any_of(plan.passes.begin(), plan.passes.end(), [](const PassPlan& pass) {
+        return offload::keys_stay(pass.launch.pass) || pass.kernel->does_all_gradients;
+    });
+    EXPECT_EQ(has_keys, problem.is_backward || plan.passes.front().kernel->does_all_gradients) << what;
+}
+
+TEST(Registry, EveryCallHasKernelsOnEveryGpu)
+{
+    for (const Place& place : described_places()) {
+        for (const char* const name : shapes) {
+            for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+                for (const double softcap : {0.0, 30.0}) {
+                    for (const bool backward : {false, true}) {
+                        Options options;
+                        options.softcap = softcap;
+                        const Problem problem = cost::problem_of(cost::parse_shape(name), dtype, backward, options);
+                        const std::string what = place.name + ", " + name + ", " + std::to_string(backward);
+                        const std::optional<Plan> decided = planned(problem, place.hardware);
+                        ASSERT_TRUE(decided.has_value()) << what;
+                        expect_first_kernels(*decided, as_computed(problem, place.hardware), place.hardware, what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(Registry, AMachineThatIsNamedRunsOrIsRefused)
+{
+    for (const Place& place : described_places()) {
+        for (const char* const name : shapes) {
+            for (const Machine machine : {Machine::plain, Machine::tensor, Machine::hopper, Machine::host}) {
+                Options options;
+                options.machine = machine;
+                const Problem problem = cost::problem_of(cost::parse_shape(name), DType::bfloat16, true, options);
+                const std::optional<Plan> decided = planned(problem, place.hardware);
+                const std::string what = place.name + ", " + name;
+                EXPECT_TRUE(decided || machine != Machine::plain) << what;
+                EXPECT_FALSE(decided && machine == Machine::host) << what;
+                EXPECT_EQ(decided ? decided->machine_name : std::string(tuning::word_of(machine)),
+                          tuning::word_of(machine))
+                    << what;
+            }
+        }
+    }
+}
+
+/// The machines of a bfloat16 call on a GPU of the table under a backend.
+std::string machines(const char* device, Backend backend, const char* shape, bool backward)
+{
+    Options options;
+    options.backend = backend;
+    const Place place = place_on(*find_known_device(device), options);
+    return plan(cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, {}), place.hardware).machine_name;
+}
+
+TEST(Registry, WarpgroupProductsAreHoppersAlone)
+{
+    for (const Backend backend : {Backend::openmp, Backend::cuda}) {
+        if (backend == Backend::cuda ? !cuda::is_built() : !offload::has_gpu_code()) {
+            continue;
+        }
+        for (const bool backward : {false, true}) {
+            EXPECT_EQ(machines("h100", backend, "b1_h4_n1024_d128", backward), "hopper");
+            EXPECT_EQ(machines("h200", backend, "b1_h4_n1024_d64", backward), "hopper");
+            for (const char* const other : {"a100", "l40s", "b200"}) {
+                EXPECT_EQ(machines(other, backend, "b1_h4_n1024_d128", backward), "tensor") << other;
+            }
+        }
+    }
+}
+
+TEST(Registry, CudasHopperKernelsAreInThePlan)
+{
+    if (!cuda::is_built()) {
+        GTEST_SKIP() << "this build has no CUDA code";
+    }
+    const auto of = [](const char* shape, bool backward) { return machines("h200", Backend::cuda, shape, backward); };
+    EXPECT_EQ(of("b1_h8kv2_n1x16384_d128", false), "tensor"); // parts of the keys
+    EXPECT_EQ(of("b1_h4_n100_d128", true), "tensor");         // few keys: D is to be corrected
+    EXPECT_EQ(of("b1_h4_n100_d256", true), "hopper");         // where the wide kernels do so
+    Options options;
+    options.backend = Backend::cuda;
+    const Hardware h200 = place_on(*find_known_device("h200"), options).hardware;
+    Problem problem = cost::problem_of(cost::parse_shape("b2_h4_n1024_d128"), DType::bfloat16, true, {});
+    const Plan whole = plan(problem, h200);
+    ASSERT_EQ(whole.passes.size(), 1U); // one launch does all gradients
+    EXPECT_EQ(whole.passes.front().kernel->name, "cuda hopper");
+    EXPECT_GT(whole.crew_memory_bytes, 4 * 2 * 4 * 1024 * 128); // dQ in float32
+    alignas(16) char memory[32];
+    problem.dq.memory = Memory::device; // where the copy engine cannot write it
+    problem.dq.data = memory + 2;
+    EXPECT_EQ(plan(problem, h200).machine_name, "tensor");
+    problem.dq.data = memory;
+    EXPECT_EQ(plan(problem, h200).machine_name, "hopper");
+}
+
+/// Names and flags that the registry promises.
+TEST(Registry, KernelsHaveNamesOfTheirOwn)
+{
+    std::vector<std::string_view> names;
+    for (const Kernel& kernel : kernels()) {
+        names.push_back(kernel.name);
+        EXPECT_EQ(kernel.run_on_stream != nullptr, kernel.backend == Backend::cuda) << kernel.name;
+        EXPECT_EQ(kernel.run_region != nullptr, kernel.backend == Backend::openmp && kernel.machine != Machine::host)
+            << kernel.name;
+    }
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+/// Calls on this machine, on its GPU if there is one: the report names what plan() said.
+class PlannedAndRun : public ::testing::TestWithParam<DType> {};
+
+TEST_P(PlannedAndRun, AgreeOnTheMachines)
+{
+    const DType dtype = GetParam();
+    constexpr std::int64_t batch = 2, heads = 2, rows = 70, depth = 32;
+    const auto tensor = [&](std::vector<char>& memory) {
+        memory.assign(batch * rows * heads * depth * size_of(dtype), 0);
+        return TensorView::contiguous(memory.data(), dtype, {batch, rows, heads, depth});
+    };
+    std::vector<char> q, k, v, o, dout, dq, dk, dv;
+    std::vector<float> lse(batch * heads * rows), bias(heads * rows * rows), dbias(bias.size());
+    const auto lse_view = TensorView::contiguous(lse.data(), DType::float32, {batch, heads, rows});
+    const ForwardArgs args{tensor(q), tensor(k), tensor(v), tensor(o), lse_view};
+    BackwardArgs back{args.q, args.k, args.v, args.o, lse_view, tensor(dout), tensor(dq), tensor(dk), tensor(dv)};
+    for (const Machine machine : {Machine::automatic, Machine::plain, Machine::host}) {
+        for (const bool has_bias : {false, true}) {
+            Options options;
+            options.machine = machine;
+            options.causal = Causal::top_left;
+            if (has_bias) {
+                options.bias = TensorView::contiguous(bias.data(), DType::float32, {1, heads, rows, rows});
+                back.dbias = TensorView::contiguous(dbias.data(), DType::float32, {1, heads, rows, rows});
+            }
+            const Hardware hardware = choose_place(options).hardware;
+            const auto name = [&](const Problem& problem) {
+                return plan(as_computed(problem, hardware), hardware).machine_name;
+            };
+            EXPECT_EQ(forward(args, options).machine, name(validate_forward(args, options)));
+            EXPECT_EQ(backward(back, options).machine, name(validate_backward(back, options)));
+        }
+        back.dbias = {};
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, PlannedAndRun, ::testing::Values(DType::float32, DType::bfloat16, DType::float16));
+
+} // namespace
+} // namespace flashomp
