@@ -57,7 +57,7 @@ int heads_in_cache(const Params& p, std::int64_t rows)
 bool can_bring(const Params& p, int bytes)
 {
     const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    return !is_empty && !offload::has_modifications(p) && map_encoder() != nullptr &&
+    return !is_empty && !offload::has_modifications(p) && offload::has_map_encoder() &&
            is_whole(p.q, extent_q(p, p.head_dim, bytes)) && is_whole(p.k, extent_k(p, p.head_dim, bytes)) &&
            is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) && is_whole(p.o, extent_q(p, p.head_dim_v));
 }
