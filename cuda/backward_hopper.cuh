@@ -193,20 +193,10 @@ private:
     {
         float s[scores], dp[scores];
         const float factor = p_.scale * log2_e;
-        // The queries that see each of the lane's two keys.
-        int first_query[2];
-        unsigned queries[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int j = item.j0 + 64 * group_ + at_.row() + 8 * half;
-            first_query[half] = max(0, j - item.band.high);
-            const int end = min(item.band.q_len, j - item.band.low + 1);
-            const bool is_there =
-                j < item.band.k_len && (p_.key_padding_mask == nullptr ||
-                                        p_.key_padding_mask[item.batch * p_.key_padding_batch_stride + j] != 0);
-            queries[half] = is_there ? static_cast<unsigned>(max(0, end - first_query[half])) : 0U;
-        }
-        const bool is_whole = item.j0 + block_n <= item.band.k_len && p_.key_padding_mask == nullptr;
+        const std::uint8_t* const padding = padding_of(p_, item.batch);
+        VisibleColumns queries; // that see each of the lane's two keys
+        queries.set_queries(item.band, item.j0 + 64 * group_ + at_.row(), padding);
+        const bool is_whole = item.j0 + block_n <= item.band.k_len && padding == nullptr;
         const Range interior = is_whole ? item.band.interior_queries(item.j0, item.j0 + block_n) : Range{};
 
         const int steps = item.steps();
@@ -232,7 +222,7 @@ private:
             fence_products();
             issue_scores<Math, block_n, depth>(dp, memory_.v, 64 * group_, memory_.dout[stage]);
             commit_products();
-            probabilities(s, memory_.lse[stage], factor, i0, interior, first_query, queries);
+            probabilities(s, memory_.lse[stage], factor, i0, interior, queries);
             std::uint32_t p[block_m / 16][4];
             round<Math>(s, p);
             wait_products<0>();
@@ -240,11 +230,7 @@ private:
             const float2* const delta = reinterpret_cast<const float2*>(memory_.delta[stage]) + at_.lane % 4;
 #pragma unroll
             for (int i = 0; i < scores; i += 4) {
-                const float2 d = delta[i];
-                dp[i] = s[i] * (dp[i] - d.x);
-                dp[i + 1] = s[i + 1] * (dp[i + 1] - d.y);
-                dp[i + 2] = s[i + 2] * (dp[i + 2] - d.x);
-                dp[i + 3] = s[i + 3] * (dp[i + 3] - d.y);
+                score_gradients(dp + i, make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]), delta[i]);
             }
             std::uint32_t ds[block_m / 16][4];
             round<Math>(dp, ds);
@@ -322,21 +308,15 @@ private:
 
     /// p = 2^(s - lse), 0 where a mask hides the key.
     __device__ __forceinline__ void probabilities(float (&s)[scores], const float* lse, float factor, int i0,
-                                                  const Range& interior, const int (&first_query)[2],
-                                                  const unsigned (&queries)[2]) const
+                                                  const Range& interior, const VisibleColumns& queries) const
     {
         if (i0 < interior.begin || i0 + block_m > interior.end) {
-            const int i_lane = i0 + at_.column();
-            hide(s, {i_lane - first_query[0], i_lane - first_query[1]}, queries);
+            queries.hide(s, i0 + at_.column());
         }
         const float2* const of_lane = reinterpret_cast<const float2*>(lse) + at_.lane % 4;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
-            const float2 l = of_lane[i];
-            s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -l.x));
-            s[i + 1] = ptx::exp2_approx(__builtin_fmaf(s[i + 1], factor, -l.y));
-            s[i + 2] = ptx::exp2_approx(__builtin_fmaf(s[i + 2], factor, -l.x));
-            s[i + 3] = ptx::exp2_approx(__builtin_fmaf(s[i + 3], factor, -l.y));
+            exponentials(s + i, factor, of_lane[i]);
         }
     }
 

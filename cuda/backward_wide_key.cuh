@@ -130,6 +130,72 @@ protected:
         }
     }
 
+    /// Of a query block, q's rows or dO's: waits for them; and is done with them.
+    __device__ __forceinline__ const unsigned char* wait_q(int i0, int q_len, int own_threads) const
+    {
+        wait_rows<Shape::panels>(memory_.q_full[q_.index], q_.parity, memory_.q[q_.index], i0, q_len, own_threads);
+        return memory_.q[q_.index];
+    }
+    __device__ __forceinline__ const unsigned char* wait_dout(int i0, int q_len, int own_threads) const
+    {
+        wait_rows<Shape::panels_v>(memory_.dout_full[dout_.index], dout_.parity, memory_.dout[dout_.index], i0, q_len,
+                                   own_threads);
+        return memory_.dout[dout_.index];
+    }
+    __device__ __forceinline__ void release_q()
+    {
+        at_.release(memory_.q_empty[q_.index]);
+        q_.advance();
+    }
+    __device__ __forceinline__ void release_dout()
+    {
+        at_.release(memory_.dout_empty[dout_.index]);
+        dout_.advance();
+    }
+
+    /// What both groups do with the query blocks of an item: sum += operand·rows. multiply(s, i0) issues scores, of
+    /// which compute(s, i0) makes the operand. wait(i0) returns the rows, release() is done with them. The next scores
+    /// are issued behind each sum.
+    template <int sums, class Multiply, class Compute, class Wait, class Release>
+    __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, Barrier& resident_full, float (&sum)[sums],
+                                           const Multiply& multiply, const Compute& compute, const Wait& wait,
+                                           const Release& release)
+    {
+        Scores s;
+        Operand operand;
+        QueryRows<Shape> rows(item);
+        const int steps = item.steps();
+        const auto issue_sum = [&] {
+            const unsigned char* const summed = wait(rows.i0);
+            fence_products();
+            issue_sums<Math>(sum, operand, summed);
+            commit_products();
+        };
+        const auto finish_scores = [&] {
+            wait_products<0>();
+            pin(s);
+            compute(s, rows.i0);
+            round<Math>(s, operand);
+        };
+        resident_full.wait(parity_);
+        parity_ ^= 1U;
+        multiply(s, rows.i0);
+        finish_scores();
+#pragma unroll 1
+        for (int step = 1; step < steps; ++step) {
+            issue_sum();
+            rows.advance();
+            multiply(s, rows.i0);
+            wait_products<1>();
+            release();
+            finish_scores();
+        }
+        issue_sum();
+        wait_products<0>();
+        pin(sum);
+        release();
+    }
+
     /// dk or dv, by way of the place of what this group alone has read, to memory.
     template <int sums>
     __device__ __forceinline__ void store(const float (&sum)[sums], float by, const offload::Tensor& tensor, int width,
@@ -173,7 +239,7 @@ private:
     using Base = WideKeyGroup<Shape>;
     using Base::at_, Base::block_m, Base::block_n, Base::dout_, Base::memory_, Base::p_, Base::p_parity_, Base::parity_,
         Base::q_, Base::scores;
-    using typename Base::Math, typename Base::Operand, typename Base::Scores;
+    using typename Base::Math, typename Base::Scores;
     static constexpr int sums = Shape::depth_v / 2; // registers
     static constexpr int own_threads = 1;           // hardware barrier of this group alone
 
@@ -186,7 +252,17 @@ private:
         }
         if (item.steps() > 0) {
             see(item);
-            stream(item, dv);
+            const int q_len = item.band.q_len;
+            this->stream(
+                item, memory_.k_full, dv,
+                [&](Scores& s, int) {
+                    memory_.q_full[q_.index].wait(q_.parity); // hidden rows are -inf in s, whatever they are here
+                    fence_products();
+                    issue_scores<Math, block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
+                    commit_products();
+                },
+                [&](Scores& s, int i0) { probabilities(s, i0); },
+                [&](int i0) { return this->wait_dout(i0, q_len, own_threads); }, [&] { this->release_dout(); });
         }
         this->store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.k, memory_.k_empty, item);
     }
@@ -195,75 +271,17 @@ private:
     /// that what lies beyond the last key may be anything.
     __device__ __forceinline__ void see(const BackwardItem<Shape>& item)
     {
-        const std::uint8_t* const padding =
-            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int j = item.j0 + at_.row() + 8 * half;
-            first_query_[half] = max(0, j - item.band.high);
-            const int end = min(item.band.q_len, j - item.band.low + 1);
-            const bool is_there = j < item.band.k_len && (padding == nullptr || padding[j] != 0);
-            queries_[half] = is_there ? static_cast<unsigned>(max(0, end - first_query_[half])) : 0U;
-        }
+        const std::uint8_t* const padding = padding_of(p_, item.batch);
+        queries_.set_queries(item.band, item.j0 + at_.row(), padding);
         const bool is_whole = item.j0 + block_n <= item.band.k_len && padding == nullptr;
         interior_ = is_whole ? item.band.interior_queries(item.j0, item.j0 + block_n) : Range{};
-    }
-
-    __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, float (&dv)[sums])
-    {
-        Scores s;
-        Operand p;
-        QueryRows<Shape> rows(item);
-        const int steps = item.steps(), q_len = item.band.q_len;
-        const auto wait_dout = [&] {
-            this->template wait_rows<Shape::panels_v>(memory_.dout_full[dout_.index], dout_.parity,
-                                                      memory_.dout[dout_.index], rows.i0, q_len, own_threads);
-        };
-        memory_.k_full.wait(parity_);
-        parity_ ^= 1U;
-        memory_.q_full[q_.index].wait(q_.parity); // hidden rows are -inf in s, whatever they are here
-        fence_products();
-        issue_scores<Math, Shape::block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
-        commit_products();
-        wait_products<0>();
-        pin(s);
-        probabilities(s, rows.i0);
-        round<Math>(s, p);
-#pragma unroll 1
-        for (int step = 1; step < steps; ++step) {
-            wait_dout();
-            fence_products();
-            issue_sums<Math>(dv, p, memory_.dout[dout_.index]);
-            commit_products();
-            rows.advance();
-            memory_.q_full[q_.index].wait(q_.parity);
-            fence_products();
-            issue_scores<Math, Shape::block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
-            commit_products();
-            wait_products<1>();
-            at_.release(memory_.dout_empty[dout_.index]);
-            dout_.advance();
-            wait_products<0>();
-            pin(s);
-            probabilities(s, rows.i0);
-            round<Math>(s, p);
-        }
-        wait_dout();
-        fence_products();
-        issue_sums<Math>(dv, p, memory_.dout[dout_.index]);
-        commit_products();
-        wait_products<0>();
-        pin(dv);
-        at_.release(memory_.dout_empty[dout_.index]);
-        dout_.advance();
     }
 
     /// p = 2^(s - lse), 0 where a mask hides the key; also to the other group.
     __device__ __forceinline__ void probabilities(Scores& s, int i0)
     {
         if (i0 < interior_.begin || i0 + block_m > interior_.end) {
-            const int i_lane = i0 + at_.column();
-            hide(s, {i_lane - first_query_[0], i_lane - first_query_[1]}, queries_);
+            queries_.hide(s, i0 + at_.column());
         }
         const float factor = p_.scale * log2_e;
         const float2* const lse = reinterpret_cast<const float2*>(memory_.lse[q_.index]) + at_.lane % 4;
@@ -272,22 +290,16 @@ private:
         p_parity_ ^= 1U;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
-            const float2 l = lse[i];
-            s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -l.x));
-            s[i + 1] = ptx::exp2_approx(__builtin_fmaf(s[i + 1], factor, -l.y));
-            s[i + 2] = ptx::exp2_approx(__builtin_fmaf(s[i + 2], factor, -l.x));
-            s[i + 3] = ptx::exp2_approx(__builtin_fmaf(s[i + 3], factor, -l.y));
+            exponentials(s + i, factor, lse[i]);
             target[32 * i] = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
         }
         __syncwarp();
         at_.release(memory_.p_full);
-        at_.release(memory_.q_empty[q_.index]);
-        q_.advance();
+        this->release_q();
     }
 
     // Of the lane's two keys: the queries that see them; and those that see all keys of the block.
-    int first_query_[2];
-    unsigned queries_[2];
+    VisibleColumns queries_;
     Range interior_;
 };
 
@@ -304,8 +316,9 @@ public:
 
 private:
     using Base = WideKeyGroup<Shape>;
-    using Base::at_, Base::dout_, Base::memory_, Base::p_, Base::p_parity_, Base::parity_, Base::q_, Base::scores;
-    using typename Base::Math, typename Base::Operand, typename Base::Scores;
+    using Base::at_, Base::block_n, Base::dout_, Base::memory_, Base::p_, Base::p_parity_, Base::parity_, Base::q_,
+        Base::scores;
+    using typename Base::Math, typename Base::Scores;
     static constexpr int sums = Shape::depth / 2; // registers
     static constexpr int own_threads = 2;         // hardware barrier of this group alone
 
@@ -317,62 +330,19 @@ private:
             dk[i] = 0.0F;
         }
         if (item.steps() > 0) {
-            stream(item, dk);
+            const int q_len = item.band.q_len;
+            this->stream(
+                item, memory_.v_full, dk,
+                [&](Scores& dp, int i0) {
+                    const unsigned char* const dout = this->wait_dout(i0, q_len, own_threads);
+                    fence_products();
+                    issue_scores<Math, block_n, Shape::depth_v>(dp, memory_.v, 0, dout);
+                    commit_products();
+                },
+                [&](Scores& dp, int) { gradients(dp); }, [&](int i0) { return this->wait_q(i0, q_len, own_threads); },
+                [&] { this->release_q(); });
         }
         this->store(dk, p_.scale, p_.dk, p_.head_dim, memory_.v, memory_.v_empty, item);
-    }
-
-    __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, float (&dk)[sums])
-    {
-        Scores dp;
-        Operand ds;
-        QueryRows<Shape> rows(item);
-        const int steps = item.steps(), q_len = item.band.q_len;
-        const auto wait_q = [&] {
-            this->template wait_rows<Shape::panels>(memory_.q_full[q_.index], q_.parity, memory_.q[q_.index], rows.i0,
-                                                    q_len, own_threads);
-        };
-        const auto wait_dout = [&] {
-            this->template wait_rows<Shape::panels_v>(memory_.dout_full[dout_.index], dout_.parity,
-                                                      memory_.dout[dout_.index], rows.i0, q_len, own_threads);
-        };
-        memory_.v_full.wait(parity_);
-        parity_ ^= 1U;
-        wait_dout();
-        fence_products();
-        issue_scores<Math, Shape::block_n, Shape::depth_v>(dp, memory_.v, 0, memory_.dout[dout_.index]);
-        commit_products();
-        wait_products<0>();
-        pin(dp);
-        gradients(dp);
-        round<Math>(dp, ds);
-#pragma unroll 1
-        for (int step = 1; step < steps; ++step) {
-            wait_q();
-            fence_products();
-            issue_sums<Math>(dk, ds, memory_.q[q_.index]);
-            commit_products();
-            rows.advance();
-            wait_dout();
-            fence_products();
-            issue_scores<Math, Shape::block_n, Shape::depth_v>(dp, memory_.v, 0, memory_.dout[dout_.index]);
-            commit_products();
-            wait_products<1>();
-            at_.release(memory_.q_empty[q_.index]);
-            q_.advance();
-            wait_products<0>();
-            pin(dp);
-            gradients(dp);
-            round<Math>(dp, ds);
-        }
-        wait_q();
-        fence_products();
-        issue_sums<Math>(dk, ds, memory_.q[q_.index]);
-        commit_products();
-        wait_products<0>();
-        pin(dk);
-        at_.release(memory_.q_empty[q_.index]);
-        q_.advance();
     }
 
     /// ds = p∘(dp - D)
@@ -384,17 +354,11 @@ private:
         p_parity_ ^= 1U;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
-            const float4 p = source[32 * i];
-            const float2 d = delta[i];
-            dp[i] = p.x * (dp[i] - d.x);
-            dp[i + 1] = p.y * (dp[i + 1] - d.y);
-            dp[i + 2] = p.z * (dp[i + 2] - d.x);
-            dp[i + 3] = p.w * (dp[i + 3] - d.y);
+            score_gradients(dp + i, source[32 * i], delta[i]);
         }
         __syncwarp();
         at_.release(memory_.p_empty);
-        at_.release(memory_.dout_empty[dout_.index]);
-        dout_.advance();
+        this->release_dout();
     }
 };
 

@@ -119,10 +119,8 @@ private:
             lse_[half] = is_there ? scratch_.lse[rows + i] : infinity;
             delta_[half] = is_there ? scratch_.delta[rows + i] : 0.0F;
             sum_[half] = shift_[half] = 0.0F;
-            first_key_[half] = max(0, i + item.band.low);
-            const int end = min(item.band.k_len, i + item.band.high + 1);
-            keys_[half] = static_cast<unsigned>(max(0, end - first_key_[half]));
         }
+        keys_.set_keys(item.band, row);
         if (item.blocks > 0) {
             stream(item, dq);
         }
@@ -133,8 +131,7 @@ private:
     {
         float s[scores], dp[scores];
         const float factor = p_.scale * log2_e;
-        const std::uint8_t* const padding =
-            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
+        const std::uint8_t* const padding = padding_of(p_, item.batch);
         const Range interior = item.interior;
         const int k_len = item.band.k_len;
         const int blocks = item.blocks;
@@ -160,7 +157,10 @@ private:
             wait_products<1>();
             pin(s);
             if (j0 < interior.begin || j0 + block_n > interior.end) {
-                hide_keys(s, j0, k_len, padding);
+                keys_.hide(s, j0 + at_.column());
+                if (padding != nullptr) {
+                    hide_padding(s, j0 + at_.column(), k_len, padding);
+                }
             }
 #pragma unroll
             for (int i = 0; i < scores; ++i) {
@@ -190,20 +190,6 @@ private:
         }
         pin(dq);
         at_.release(memory_.dout_empty);
-    }
-
-    /// -inf where the masks hide a key.
-    __device__ __forceinline__ void hide_keys(float (&s)[scores], int j0, int k_len, const std::uint8_t* padding) const
-    {
-        const int j = j0 + at_.column();
-        hide(s, {j - first_key_[0], j - first_key_[1]}, keys_);
-        if (padding != nullptr) {
-#pragma unroll
-            for (int i = 0; i < scores; ++i) {
-                const int column = j + i / 4 * 8 + i % 2;
-                s[i] = column < k_len && padding[column] == 0 ? -infinity : s[i];
-            }
-        }
     }
 
     /// dq; and LSE and D, corrected as in offload/algorithm/backward.hpp.
@@ -264,8 +250,7 @@ private:
     unsigned parity_ = 0;
     // Of the lane's two rows: statistics, sums of P and of dS, and the keys that they see.
     float lse_[2], delta_[2], sum_[2], shift_[2];
-    int first_key_[2];
-    unsigned keys_[2];
+    VisibleColumns keys_;
 };
 
 template <class Shape>

@@ -9,6 +9,7 @@ namespace flashomp::cuda {
 
 using offload::Operands;
 using offload::Pass;
+using offload::ShapesOfDepths;
 using offload::TensorShape;
 
 /// Whether dK and dV are summed by a kernel each: at depth 256 their accumulators would take all registers.
@@ -21,54 +22,46 @@ constexpr bool sums_apart(Pass pass, int depth)
 /// mostly two blocks of few warps share a multiprocessor.
 constexpr TensorShape tf32_shape(Pass pass, int depth)
 {
-    switch (pass) {
-    case Pass::forward:
-        return depth == 64    ? TensorShape{2, 32, 4, 0}
-               : depth == 128 ? TensorShape{1, 32, 4, 0}
-                              : TensorShape{1, 16, 2, 0};
-    case Pass::backward_query:
-        return depth == 64    ? TensorShape{2, 32, 4, 0}
-               : depth == 128 ? TensorShape{1, 16, 4, 0}
-                              : TensorShape{1, 8, 2, 0};
-    case Pass::backward_key:
-        return depth == 64    ? TensorShape{1, 32, 4, 0}
-               : depth == 128 ? TensorShape{1, 16, 4, 0}
-                              : TensorShape{1, 8, 2, 0};
-    case Pass::backward_bias:
-    case Pass::backward_sink:
-    case Pass::backward_start:
-    case Pass::backward_once:
-        break;
+    ShapesOfDepths shapes;
+    if (pass == Pass::forward) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 32, .warps = 4},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 2}};
+    } else if (pass == Pass::backward_query || pass == Pass::backward_key) {
+        shapes = {.at_64 = {.fragments = pass == Pass::backward_query ? 2 : 1, .stream_rows = 32, .warps = 4},
+                  .at_128 = {.fragments = 1, .stream_rows = 16, .warps = 4},
+                  .at_256 = {.fragments = 1, .stream_rows = 8, .warps = 2}};
     }
-    return {};
+    TensorShape shape = shapes[depth];
+    shape.in_registers = 0;
+    return shape;
 }
 
-/// depth: 64, 128 or 256; modified: Params::is_modified; fragments == 0: there is no kernel. Where accumulators and
-/// score tiles take most of a lane's 255 registers, resident blocks stay in shared memory. All shapes fit the 99 KB of
-/// compute capability 8.6.
+/// depth: 64, 128 or 256; modified: Params::is_modified. Where accumulators and score tiles take most of a lane's 255
+/// registers, resident blocks stay in shared memory. All shapes fit the 99 KB of compute capability 8.6.
 constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool modified)
 {
     if (operands == Operands::tf32) {
         return cuda::tf32_shape(pass, depth);
     }
-    switch (pass) {
-    case Pass::forward:
-        return depth == 64    ? TensorShape{2, 64, 4, modified ? 0 : 2}
-               : depth == 128 ? TensorShape{1, 64, 8}
-                              : TensorShape{1, 32, 4, 0};
-    case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 8} : depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 4, 0};
-    case Pass::backward_key:
-        return depth == 64    ? TensorShape{1, 64, 8, 0}
-               : depth == 128 ? (modified ? TensorShape{1, 16, 4, 0} : TensorShape{1, 32, 8, 0})
-                              : TensorShape{1, 16, 4, 0};
-    case Pass::backward_bias:
-    case Pass::backward_sink:
-    case Pass::backward_start:
-    case Pass::backward_once:
-        break;
+    ShapesOfDepths shapes;
+    if (pass == Pass::forward) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 64, .warps = 4, .in_registers = modified ? 0 : 2},
+                  .at_128 = {.fragments = 1, .stream_rows = 64, .warps = 8},
+                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .in_registers = 0}};
+    } else if (pass == Pass::backward_query) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 4, .in_registers = 0}};
+    } else if (pass == Pass::backward_key) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8, .in_registers = 0},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8, .in_registers = 0},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 4, .in_registers = 0}};
+        if (modified) {
+            shapes.at_128 = shapes.at_256;
+        }
     }
-    return {};
+    return shapes[depth];
 }
 
 /// Shared memory of a block.

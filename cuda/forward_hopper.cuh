@@ -150,13 +150,7 @@ private:
         factor_ = scale_ * log2_e;
         lag_ = offload::quotient(lag, factor_); // in dot products (see OnlineSoftmax)
         const int row = item.i0 + 64 * group_ + at_.row();
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int i = row + 8 * half;
-            first_key_[half] = max(0, i + item.band.low);
-            const int end = min(item.band.k_len, i + item.band.high + 1);
-            keys_[half] = static_cast<unsigned>(max(0, end - first_key_[half]));
-        }
+        keys_.set_keys(item.band, row);
         if (item.blocks > 0) {
             stream(item, o);
         }
@@ -167,9 +161,7 @@ private:
     {
         float s[scores];
         std::uint32_t p[steps][4];
-        const std::uint8_t* padding =
-            p_.key_padding_mask == nullptr ? nullptr : p_.key_padding_mask + item.batch * p_.key_padding_batch_stride;
-
+        const std::uint8_t* const padding = padding_of(p_, item.batch);
         const Range interior = item.interior;
         const int blocks = item.blocks;
         int j0 = item.keys_begin + (blocks - 1) * block_n;
@@ -259,13 +251,9 @@ private:
             return;
         }
         const int j = j0 + at_.column();
-        cuda::hide(s, {j - first_key_[0], j - first_key_[1]}, keys_);
+        keys_.hide(s, j);
         if (padding != nullptr) {
-#pragma unroll
-            for (int i = 0; i < scores; ++i) {
-                const int column = j + i / 4 * 8 + i % 2;
-                s[i] = column < k_len && padding[column] == 0 ? -infinity : s[i];
-            }
+            hide_padding(s, j, k_len, padding);
         }
     }
 
@@ -372,8 +360,7 @@ private:
     // Of the lane's two rows: statistics (offload/algorithm/softmax.hpp), and the keys that they see.
     float sum_[2], base_[2], limit_[2], correction_[2];
     float scale_, factor_, lag_;
-    int first_key_[2];
-    unsigned keys_[2];
+    VisibleColumns keys_;
 };
 
 template <class Shape>

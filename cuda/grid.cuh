@@ -2,9 +2,9 @@
 #pragma once
 
 #include "launch/pass.hpp"
+#include "shared_memory.cuh"
 
 #include <algorithm>
-#include <atomic>
 #include <cuda_runtime.h>
 
 namespace flashomp::cuda {
@@ -35,20 +35,12 @@ cudaError_t launch_items(std::int64_t items, int warps, std::int64_t shared_byte
     if (items == 0) {
         return cudaSuccess;
     }
-    constexpr std::int64_t static_limit = 48 << 10; // beyond it a kernel has to be told
+    constexpr std::int64_t static_limit = 48 << 10; // beyond it a kernel has to be allowed more
     if (shared_bytes > static_limit) {
-        static std::atomic<std::uint64_t> told = 0; // one bit a device
         int device = 0;
         cudaGetDevice(&device);
-        const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
-        if ((told.load() & bit) == 0) {
-            int most = 0;
-            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-            const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-            if (status != cudaSuccess) {
-                return status;
-            }
-            told |= bit;
+        if (const cudaError_t status = allow_shared_memory<kernel>(device); status != cudaSuccess) {
+            return status;
         }
     }
     constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1; // along x

@@ -5,6 +5,7 @@
 #include "backward_wide_query.cuh"
 #include "forward_hopper.cuh"
 #include "hopper_kernels.hpp"
+#include "shared_memory.cuh"
 #include "tensor_map.cuh"
 
 #include <algorithm>
@@ -109,12 +110,12 @@ int persistent_blocks(const Schedule& schedule, int device)
 template <class Memory>
 constexpr int shared_bytes = sizeof(Memory) + 1024;
 
-/// Lets a kernel have this much shared memory: of the function, on every device.
-template <class Memory, class Kernel>
-cudaError_t allow_memory(Kernel* kernel)
+/// Allows a kernel its shared memory on this device, which is the current one.
+template <class Memory, auto kernel>
+cudaError_t allow_memory(int device)
 {
     static_assert(shared_bytes<Memory> <= 232448); // all there is for a block
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Memory>);
+    return allow_shared_memory<kernel>(device);
 }
 
 template <class Shape>
@@ -134,10 +135,9 @@ int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigne
         return status;
     }
     using Memory = ForwardMemory<Shape>;
-    const auto kernel = &hopper_forward_kernel<Shape>;
-    static const cudaError_t allowed = allow_memory<Memory>(kernel);
-    if (allowed != cudaSuccess) {
-        return allowed;
+    constexpr auto kernel = &hopper_forward_kernel<Shape>;
+    if (const cudaError_t status = allow_memory<Memory, kernel>(device); status != cudaSuccess) {
+        return status;
     }
     kernel<<<blocks, Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v}, schedule, counter, scales);
     return cudaGetLastError();
@@ -268,10 +268,9 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
     // Without one, they all would begin with the first query block, and wait for one another to add to its dQ.
     schedule.rotates = !has_band(p) && !p.q.is_packed && 2 * schedule.blocks <= multiprocessors(device);
     using Memory = BackwardMemory<Shape>;
-    const auto kernel = &hopper_backward_kernel<Shape>;
-    static const cudaError_t allowed = allow_memory<Memory>(kernel);
-    if (allowed != cudaSuccess) {
-        return allowed;
+    constexpr auto kernel = &hopper_backward_kernel<Shape>;
+    if (const cudaError_t status = allow_memory<Memory, kernel>(device); status != cudaSuccess) {
+        return status;
     }
     launch_rows<Shape>(p, scratch, stream);
     cudaLaunchConfig_t config{};
@@ -308,13 +307,13 @@ int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* w
     if (!query_maps || !key_maps) {
         return cudaErrorInvalidValue;
     }
-    const auto query_kernel = &wide_query_kernel<Queries>;
-    const auto key_kernel = &wide_key_kernel<Keys>;
-    static const cudaError_t allowed[] = {allow_memory<QueryMemory>(query_kernel), allow_memory<KeyMemory>(key_kernel)};
-    for (const cudaError_t status : allowed) {
-        if (status != cudaSuccess) {
-            return status;
-        }
+    constexpr auto query_kernel = &wide_query_kernel<Queries>;
+    constexpr auto key_kernel = &wide_key_kernel<Keys>;
+    if (const cudaError_t status = allow_memory<QueryMemory, query_kernel>(device); status != cudaSuccess) {
+        return status;
+    }
+    if (const cudaError_t status = allow_memory<KeyMemory, key_kernel>(device); status != cudaSuccess) {
+        return status;
     }
     BackwardScratch scratch;
     place_scratch<Keys>(p, workspace, scratch);

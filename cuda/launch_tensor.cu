@@ -3,6 +3,7 @@
 // offload/launch/launch_tensor.cpp.
 #include "block_shapes.hpp"
 #include "grid.cuh"
+#include "launch/tile_config.hpp"
 #include "nvidia/tensor_machine.hpp"
 #include "nvidia/tf32_machine.hpp"
 #include "tensor_depths.hpp"
@@ -18,38 +19,27 @@ using offload::KeySums;
 
 constexpr Operands operands = Operands::FLASHOMP_CUDA_OPERANDS;
 
-constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
-{
-    return kernel_shape(operands, pass, depth, modified);
-}
-
-template <int head_depth, class M, Pass pass, bool is_modified>
-struct TensorConfig {
-    using Math = M;
-    enum : int {
-        depth = head_depth,
-        fragments = shape_of(pass, head_depth, is_modified).fragments,
-        stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
-        warps = shape_of(pass, head_depth, is_modified).warps,
-        in_registers = shape_of(pass, head_depth, is_modified).in_registers,
-        places = shape_of(pass, head_depth, is_modified).places,
-        refetch = pass == Pass::backward_key || is_modified,
-        modified = is_modified,
-    };
+struct Shapes {
+    static constexpr TensorShape of(Pass pass, int depth, bool modified)
+    {
+        return kernel_shape(operands, pass, depth, modified);
+    }
 };
 
 template <class Config>
-using Machine =
+using MachineOf =
     std::conditional_t<operands == Operands::tf32, offload::Tf32Machine<Config>, offload::TensorMachine<Config>>;
+template <int depth, class Math, Pass pass, bool modified>
+using Machine = MachineOf<offload::TileConfig<Shapes, depth, Math, pass, modified>>;
 
 template <int depth, Pass pass, bool modified, class Math, KeySums sums>
-__global__ void __launch_bounds__(32 * shape_of(pass, depth, modified).warps)
+__global__ void __launch_bounds__(32 * Shapes::of(pass, depth, modified).warps)
     tensor_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch)
 {
     const Work work(params, launch);
     const std::int64_t index = item_index();
     if (index < work.items) {
-        Machine<TensorConfig<depth, Math, pass, modified>> tile(block_memory());
+        Machine<depth, Math, pass, modified> tile(block_memory());
         if constexpr (pass == Pass::backward_key) {
             offload::backward_key_block<modified, sums>(tile, params, work.item(index));
         } else {
@@ -66,7 +56,7 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
         return status != cudaSuccess ? status : run<depth, pass, modified, Math, KeySums::keys>(params, launch, stream);
     } else {
         return launch_items<tensor_kernel<depth, pass, modified, Math, sums>>(
-            Work(params, launch).items, shape_of(pass, depth, modified).warps,
+            Work(params, launch).items, Shapes::of(pass, depth, modified).warps,
             tensor_shared_bytes(operands, pass, depth, modified), stream, params, launch);
     }
 }

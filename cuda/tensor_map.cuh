@@ -1,11 +1,11 @@
-// What the copy engine is told of a tensor: a map, made by the driver.
+// The maps of the tensors that the Hopper kernels read.
 #pragma once
 
 #include "algorithm/params.hpp"
+#include "launch/tensor_map.hpp"
 
+#include <bit>
 #include <cuda.h>
-#include <cuda_runtime.h>
-
 #include <optional>
 
 namespace flashomp::cuda {
@@ -15,17 +15,6 @@ struct Extent {
     std::int64_t batch, heads, rows, depth;
     int bytes = 2;
 };
-
-inline auto map_encoder()
-{
-    static const auto found = [] {
-        void* function = nullptr;
-        cudaDriverEntryPointQueryResult result{};
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-        return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-    }();
-    return found;
-}
 
 /// Whether every row of every head can be read in 16-byte chunks.
 inline bool is_whole(const offload::Tensor& tensor, const Extent& extent)
@@ -42,27 +31,12 @@ inline bool is_whole(const offload::Tensor& tensor, const Extent& extent)
 /// The map whose boxes are 128 bytes of `box_rows` rows, with a 128-byte swizzle; zeros beyond the tensor.
 inline std::optional<CUtensorMap> map_of(const offload::Tensor& tensor, const Extent& extent, int box_rows)
 {
-    const std::int64_t sizes[4] = {extent.depth, extent.rows, extent.heads, extent.batch};
-    const std::int64_t steps[3] = {tensor.row, tensor.head, tensor.batch};
-    cuuint64_t counts[4], strides[3];
-    for (int axis = 0; axis < 4; ++axis) {
-        counts[axis] = static_cast<cuuint64_t>(sizes[axis]);
-    }
-    for (int axis = 0; axis < 3; ++axis) {
-        // Nobody takes a second step along an axis of one, whatever its stride.
-        strides[axis] = sizes[axis + 1] == 1 ? 16 : static_cast<cuuint64_t>(extent.bytes * steps[axis]);
-    }
-    const cuuint32_t box[4] = {128U / static_cast<cuuint32_t>(extent.bytes), static_cast<cuuint32_t>(box_rows), 1, 1};
-    const cuuint32_t every[4] = {1, 1, 1, 1};
-    CUtensorMap map{};
-    const auto encode = map_encoder();
-    if (encode == nullptr ||
-        encode(&map, extent.bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, tensor.data,
-               counts, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
-        return {};
-    }
-    return map;
+    const std::int64_t sizes[] = {extent.depth, extent.rows, extent.heads, extent.batch};
+    const std::int64_t steps[] = {tensor.row, tensor.head, tensor.batch};
+    const std::uint32_t box[] = {128U / static_cast<unsigned>(extent.bytes), static_cast<std::uint32_t>(box_rows), 1,
+                                 1};
+    const auto map = offload::encode_map(tensor.data, extent.bytes, sizes, steps, box);
+    return map ? std::optional(std::bit_cast<CUtensorMap>(*map)) : std::nullopt;
 }
 
 } // namespace flashomp::cuda

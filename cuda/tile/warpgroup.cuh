@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/finite_check.hpp"
+#include "algorithm/mask.hpp"
 #include "nvidia/warp_products.hpp"
 #include "tile/bulk_copy.cuh"
 
@@ -34,16 +35,85 @@ struct Lane {
     }
 };
 
-/// -inf where column c of row `half` of the lane's two is not in [first, first + count); `from` is c - first of its
-/// first column.
+/// The sequence's key padding mask, or null.
+__device__ __forceinline__ const std::uint8_t* padding_of(const offload::Params& p, int batch)
+{
+    return p.key_padding_mask == nullptr ? nullptr : p.key_padding_mask + batch * p.key_padding_batch_stride;
+}
+
+/// The columns of a product that each of a lane's two rows sees: `count` of them from `first` on.
+struct VisibleColumns {
+    int first[2];
+    unsigned count[2];
+
+    /// Rows are queries, of which the lane has i and i + 8; columns are keys.
+    __device__ __forceinline__ void set_keys(const offload::Band& band, int i)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            set(half, i + 8 * half + band.low, min(band.k_len, i + 8 * half + band.high + 1));
+        }
+    }
+
+    /// Rows are keys, of which the lane has j and j + 8; columns are queries. None sees a key that is padding.
+    __device__ __forceinline__ void set_queries(const offload::Band& band, int j, const std::uint8_t* padding)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int key = j + 8 * half;
+            set(half, key - band.high, min(band.q_len, key - band.low + 1));
+            const bool is_there = key < band.k_len && (padding == nullptr || padding[key] != 0);
+            count[half] = is_there ? count[half] : 0U;
+        }
+    }
+
+    /// -inf where a row does not see a column; `column` is the lane's first one.
+    template <int n>
+    __device__ __forceinline__ void hide(float (&s)[n], int column) const
+    {
+        const int from[2] = {column - first[0], column - first[1]};
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+            const int half = i / 2 % 2;
+            s[i] = static_cast<unsigned>(from[half] + i / 4 * 8 + i % 2) < count[half] ? s[i] : -offload::infinity;
+        }
+    }
+
+private:
+    __device__ __forceinline__ void set(int half, int begin, int end)
+    {
+        first[half] = max(0, begin);
+        count[half] = static_cast<unsigned>(max(0, end - first[half]));
+    }
+};
+
+/// -inf where a column is a key that is padding.
 template <int n>
-__device__ __forceinline__ void hide(float (&s)[n], const int (&from)[2], const unsigned (&count)[2])
+__device__ __forceinline__ void hide_padding(float (&s)[n], int column, int k_len, const std::uint8_t* padding)
 {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-        const int half = i / 2 % 2;
-        s[i] = static_cast<unsigned>(from[half] + i / 4 * 8 + i % 2) < count[half] ? s[i] : -offload::infinity;
+        const int key = column + i / 4 * 8 + i % 2;
+        s[i] = key < k_len && padding[key] == 0 ? -offload::infinity : s[i];
     }
+}
+
+/// Four registers of a lane from s on, two rows of two columns: p = 2^(s·factor - lse), with the columns' LSE.
+__device__ __forceinline__ void exponentials(float* s, float factor, float2 lse)
+{
+    s[0] = offload::ptx::exp2_approx(__builtin_fmaf(s[0], factor, -lse.x));
+    s[1] = offload::ptx::exp2_approx(__builtin_fmaf(s[1], factor, -lse.y));
+    s[2] = offload::ptx::exp2_approx(__builtin_fmaf(s[2], factor, -lse.x));
+    s[3] = offload::ptx::exp2_approx(__builtin_fmaf(s[3], factor, -lse.y));
+}
+
+/// The same four: ds = p∘(dp - D), in dp's place.
+__device__ __forceinline__ void score_gradients(float* dp, float4 p, float2 delta)
+{
+    dp[0] = p.x * (dp[0] - delta.x);
+    dp[1] = p.y * (dp[1] - delta.y);
+    dp[2] = p.z * (dp[2] - delta.x);
+    dp[3] = p.w * (dp[3] - delta.y);
 }
 
 /// As left operands of the next product, 32 bytes of columns each.

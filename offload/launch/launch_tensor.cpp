@@ -4,7 +4,7 @@
 #include "algorithm/team_memory.hpp"
 #include "launch/pass.hpp"
 #include "launch/region.hpp"
-#include "launch/tensor_shapes.hpp"
+#include "launch/tile_config.hpp"
 #include "nvidia/add_splits.hpp"
 #include "nvidia/cluster.hpp"
 #include "nvidia/merge_splits.hpp"
@@ -24,51 +24,27 @@ namespace {
 
 constexpr Operands operands = Operands::FLASHOMP_TENSOR_OPERANDS;
 
-constexpr TensorShape shape_of(Pass pass, int depth, bool modified)
-{
-    return FLASHOMP_HOPPER != 0 ? hopper_shape(operands, pass, depth, modified)
-                                : tensor_shape(operands, pass, depth, modified);
-}
-
-/// team_side: which of a pair of teams; 0 where a crew is one.
-template <int head_depth, class M, Pass pass, bool is_modified, int team_side>
-struct TensorConfig {
-    using Math = M;
-    enum : int {
-        depth = head_depth,
-        teams = shape_of(pass, head_depth, is_modified).teams,
-        side = team_side,
-        fragments = shape_of(pass, head_depth, is_modified).fragments,
-        stream_rows = shape_of(pass, head_depth, is_modified).stream_rows,
-        warps = shape_of(pass, head_depth, is_modified).warps,
-        in_registers = shape_of(pass, head_depth, is_modified).in_registers,
-        places = shape_of(pass, head_depth, is_modified).places,
-        refetch = pass == Pass::backward_key || is_modified,
-        modified = is_modified,
-        answers = teams == 2 && pass == Pass::backward_key,
-        accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
-        // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
-        panel_in_memory = FLASHOMP_HOPPER != 0 && pass == Pass::backward_key && head_depth == 128,
-        one_loop = teams == 2 || panel_in_memory, // two need more registers than there are
-        copies_stats = pass == Pass::backward_key && team_side == 0,
-        defers = shape_of(pass, head_depth, is_modified).defers,
-        lead = shape_of(pass, head_depth, is_modified).lead,
-        sums_lead = shape_of(pass, head_depth, is_modified).sums_lead,
-    };
-    static_assert(FLASHOMP_HOPPER != 0 ||
-                  tensor_bytes(shape_of(pass, head_depth, is_modified), operands, pass, head_depth) + drawn_bytes <=
-                      team_memory_bytes);
+struct Shapes {
+    static constexpr TensorShape of(Pass pass, int depth, bool modified)
+    {
+        return FLASHOMP_HOPPER != 0 ? hopper_shape(operands, pass, depth, modified)
+                                    : tensor_shape(operands, pass, depth, modified);
+    }
 };
 
 #if FLASHOMP_HOPPER
+template <int depth, class Math, Pass pass, bool modified, int side>
+using ConfigOf = HopperConfig<Shapes, depth, Math, pass, modified, side>;
 template <class Config>
 using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
 #else
+template <int depth, class Math, Pass pass, bool modified, int /*side*/>
+using ConfigOf = TileConfig<Shapes, depth, Math, pass, modified>;
 template <class Config>
 using MachineOf = std::conditional_t<operands == Operands::tf32, Tf32Machine<Config>, TensorMachine<Config>>;
 #endif
 template <int depth, class Math, Pass pass, bool modified, int side = 0>
-using Machine = MachineOf<TensorConfig<depth, Math, pass, modified, side>>;
+using Machine = MachineOf<ConfigOf<depth, Math, pass, modified, side>>;
 
 struct OneTeam {
     enum : int { number = 1 };
@@ -101,7 +77,9 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
                                                          int crews)
 {
     using OneMachine = Machine<depth, Math, pass, modified, side>;
-    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    constexpr TensorShape shape = Shapes::of(pass, depth, modified);
+    static_assert(FLASHOMP_HOPPER != 0 ||
+                  tensor_bytes(shape, operands, pass, depth) + drawn_bytes <= team_memory_bytes);
     const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
@@ -159,7 +137,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
     }
 #endif
     const Work work(params, call.launch);
-    constexpr TensorShape shape = shape_of(pass, depth, modified);
+    constexpr TensorShape shape = Shapes::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
         run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
@@ -184,7 +162,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
 template <int depth, Pass pass, bool modified, class Math, class Teams>
 static Ran run_pass(const Launch& launch, Call* there)
 {
-    constexpr int warps = shape_of(pass, depth, modified).warps;
+    constexpr int warps = Shapes::of(pass, depth, modified).warps;
     const int all_teams = launch.crews * Teams::number;
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
@@ -210,7 +188,7 @@ Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* th
     Ran ran;
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-        constexpr TensorShape shape = shape_of(pass, depth, modified);
+        constexpr TensorShape shape = Shapes::of(pass, depth, modified);
         if constexpr (shape.fragments > 0) {
             using Teams = std::conditional_t<shape.teams == 2, PairOfTeams, OneTeam>;
             if constexpr (operands == Operands::tf32) {

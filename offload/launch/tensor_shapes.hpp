@@ -16,7 +16,7 @@ constexpr Operands operands_of(Element element)
 /// Rows and columns of the tiles of a crew. Registers decide: a lane has 255, and a multiprocessor holds 8 such warps.
 /// 16·fragments rows of accumulators, resident operands and two score tiles must fit.
 struct TensorShape {
-    int fragments = 0;   ///< a warp's resident rows, in 16
+    int fragments = 0;   ///< a warp's resident rows, in 16; 0: there is no kernel
     int stream_rows = 0; ///< of a streamed block
     int warps = 0;
     int in_registers = 2; ///< resident blocks that stay in registers; the others stay in team memory
@@ -30,6 +30,16 @@ struct TensorShape {
     int teams = 1;       ///< of a crew: 2 are a cluster (PairedMachine)
 
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
+};
+
+/// A pass's shapes at the three depths that kernels are compiled for.
+struct ShapesOfDepths {
+    TensorShape at_64{}, at_128{}, at_256{};
+
+    [[nodiscard]] constexpr TensorShape operator[](int depth) const
+    {
+        return depth == 64 ? at_64 : depth == 128 ? at_128 : at_256;
+    }
 };
 
 /// Bytes of team memory: streamed blocks, what is resident and not in registers, and two stages of the three row
@@ -55,44 +65,43 @@ constexpr bool sums_apart(Operands operands, Pass pass, int depth, bool modified
 /// tensor_shape() of float32. Its elements take twice the memory, and resident blocks are read from there every time.
 constexpr TensorShape tf32_shape(Pass pass, int depth)
 {
-    switch (pass) {
-    case Pass::forward:
-        return depth == 64 ? TensorShape{2, 24, 2, 0} : (depth == 128 ? TensorShape{1, 24, 2, 0, 2} : TensorShape{});
-    case Pass::backward_query:
-        return depth == 64 ? TensorShape{2, 16, 2, 0, 3} : (depth == 128 ? TensorShape{1, 8, 2, 0, 3} : TensorShape{});
-    case Pass::backward_key:
-        return depth == 64 ? TensorShape{1, 24, 2, 0} : (depth == 128 ? TensorShape{1, 8, 2, 0, 3} : TensorShape{});
-    case Pass::backward_bias:
-    case Pass::backward_sink:
-    case Pass::backward_start:
-    case Pass::backward_once:
-        break;
+    ShapesOfDepths shapes;
+    if (pass == Pass::forward) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 24, .warps = 2},
+                  .at_128 = {.fragments = 1, .stream_rows = 24, .warps = 2, .places = 2}};
+    } else if (pass == Pass::backward_query) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 16, .warps = 2, .places = 3},
+                  .at_128 = {.fragments = 1, .stream_rows = 8, .warps = 2, .places = 3}};
+    } else if (pass == Pass::backward_key) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 24, .warps = 2},
+                  .at_128 = {.fragments = 1, .stream_rows = 8, .warps = 2, .places = 3}};
     }
-    return {};
+    TensorShape shape = shapes[depth];
+    shape.in_registers = 0;
+    return shape;
 }
 
-/// depth: 64, 128 or 256; modified: Params::is_modified. fragments == 0: there is no kernel.
+/// depth: 64, 128 or 256; modified: Params::is_modified.
 constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool /*modified*/)
 {
     if (operands == Operands::tf32) {
         return tf32_shape(pass, depth);
     }
-    switch (pass) {
-    case Pass::forward:
-        return depth == 64 ? TensorShape{2, 64, 4}
-                           : (depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 32, 4, 2, 2});
-    case Pass::backward_query:
-        return depth == 64 ? TensorShape{1, 64, 8} : depth == 128 ? TensorShape{1, 32, 8} : TensorShape{1, 16, 2, 1, 3};
-    case Pass::backward_key:
-        return depth == 64 ? TensorShape{1, 64, 8}
-                           : (depth == 128 ? TensorShape{1, 16, 4, 1} : TensorShape{1, 16, 2, 1, 3});
-    case Pass::backward_bias:
-    case Pass::backward_sink:
-    case Pass::backward_start:
-    case Pass::backward_once:
-        break;
+    ShapesOfDepths shapes;
+    if (pass == Pass::forward) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 64, .warps = 4},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},
+                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2}};
+    } else if (pass == Pass::backward_query) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 2, .in_registers = 1, .places = 3}};
+    } else if (pass == Pass::backward_key) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8},
+                  .at_128 = {.fragments = 1, .stream_rows = 16, .warps = 4, .in_registers = 1},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 2, .in_registers = 1, .places = 3}};
     }
-    return {};
+    return shapes[depth];
 }
 
 /// The same for warpgroup products, whose right operands need no registers.
@@ -103,28 +112,26 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     }
     // Two teams, where one has no room for its accumulators and resident blocks. In a pair half the warps have all the
     // element work: that of modified scores is better spread over the tensor machine's.
-    const TensorShape pair = modified ? TensorShape{} : TensorShape{1, 32, 4, 2, 2, false, 1, 0, 2};
-    switch (pass) {
-    case Pass::forward:
-        return depth == 64    ? TensorShape{2, 48, 4, 2, 4, true, 2, 2}
-               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true, 2, 1}
-                              : TensorShape{1, 16, 4, 2, 4, true, 2, 1};
-    case Pass::backward_query:
-        return depth == 64    ? TensorShape{1, 64, 4, 2, 4, true}
-               : depth == 128 ? TensorShape{1, 32, 4, 2, 4, true}
-                              : pair;
-    case Pass::backward_key:
-        if (depth == 128 && modified) { // would need more stack than there is
-            return {};
+    const TensorShape pair =
+        modified ? TensorShape{} : TensorShape{.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2, .teams = 2};
+    ShapesOfDepths shapes;
+    if (pass == Pass::forward) {
+        shapes = {.at_64 = {.fragments = 2, .stream_rows = 48, .warps = 4, .defers = true, .lead = 2, .sums_lead = 2},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4, .defers = true, .lead = 2, .sums_lead = 1},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 4, .defers = true, .lead = 2, .sums_lead = 1}};
+    } else if (pass == Pass::backward_query) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 4, .defers = true},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4, .defers = true},
+                  .at_256 = pair};
+    } else if (pass == Pass::backward_key) {
+        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 4},
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4},
+                  .at_256 = pair};
+        if (modified) { // would need more stack than there is
+            shapes.at_128 = {};
         }
-        return depth == 64 ? TensorShape{1, 64, 4} : depth == 128 ? TensorShape{1, 32, 4} : pair;
-    case Pass::backward_bias:
-    case Pass::backward_sink:
-    case Pass::backward_start:
-    case Pass::backward_once:
-        break;
     }
-    return {};
+    return shapes[depth];
 }
 
 /// run_tensor() or run_hopper() for one kind of operands and one depth.

@@ -6,16 +6,12 @@
 //     side 1    dP = dO·Vᵀ (or its transpose); dV
 //
 // Side 1 sends dP, as it comes from the product, and in the dK/dV pass side 0 sends P, rounded, as it goes into the
-// next. Thread t of one side has the same rows and columns as thread t of the other, so a thread sends to a thread, and
-// a warp waits for a warp. Both sides run the whole algorithm; what is not a side's own, it leaves out.
-//
-// dP has one place in side 0's memory, and side 1 is told when it has been read. P has two in side 1's, and needs no
-// answer: who has received a dP knows that the P before the last one was read.
+// next (pair_exchange.hpp). Both sides run the whole algorithm; what is not a side's own, it leaves out.
 #pragma once
 
 #include "algorithm/element.hpp"
-#include "nvidia/cluster.hpp"
 #include "nvidia/hopper_machine.hpp"
+#include "nvidia/pair_exchange.hpp"
 
 #pragma omp declare target
 
@@ -32,17 +28,11 @@ public:
         typename Machine::ColumnStatsBlock, typename Machine::Stage, typename Machine::Row;
     enum : int {
         side = Config::side,
-        answers = Config::answers,                      ///< side 0 sends P, for a sum of side 1's
-        dp_bytes = 4 * Machine::rows_in_warp * columns, ///< a warp's
-        p_bytes = dp_bytes / 2,
-        has_been_read = 16, ///< this one of a warp's barriers is told when dP has; the others count what comes
-        warp_barriers = 3,
-        all_barriers = warp_barriers * warps,
-        barriers_bytes = 8 * all_barriers,
-        exchange_bytes = dp_bytes * warps + barriers_bytes,
+        answers = Config::answers, ///< side 0 sends P, for a sum of side 1's
     };
+    using Exchange = PairExchange<side, warps, 4 * Machine::rows_in_warp * columns>;
     static_assert(fragments == 1 && Machine::defers == 0 && Config::modified == 0);
-    static_assert(int{Machine::bytes} + exchange_bytes + 16 <= team_memory_bytes);
+    static_assert(int{Machine::bytes} + Exchange::bytes + 16 <= team_memory_bytes);
 
     /// Storage of either side. The constants are some once all is inlined.
     struct Resident : Machine::Resident {
@@ -62,24 +52,12 @@ public:
         }
     };
 
-    FLASHOMP_INLINE explicit PairedMachine(const void* team_memory) : Machine(team_memory)
+    FLASHOMP_INLINE explicit PairedMachine(const void* team_memory)
+        : Machine(team_memory), exchange_(this->barriers_ & ~15U, this->thread(), this->warp(), this->lane())
     {
-        const std::uint32_t end = this->barriers_ & ~15U;
-        const std::uint32_t first_barrier = end - barriers_bytes;
-#pragma GCC unroll 16
-        for (int i = 0; i < all_barriers; ++i) {
-            ptx::barrier_init(first_barrier + 8 * i, 1, this->thread());
-        }
-        barrier_here_ = first_barrier + 8 * warp_barriers * this->warp();
-        barrier_there_ = ptx::address_in_team(barrier_here_, 1 - side);
-        place_ = end - exchange_bytes + this->warp() * dp_bytes + 16 * this->lane();
-        ptx::publish_barriers();
     }
 
-    FLASHOMP_INLINE Resident resident(int depth_)
-    {
-        return {{Machine::resident(depth_)}, used_residents_++};
-    }
+    FLASHOMP_INLINE Resident resident(int depth_) { return {{Machine::resident(depth_)}, used_residents_++}; }
     FLASHOMP_INLINE Accumulator accumulator(int depth_)
     {
         const int owner = used_accumulators_++;
@@ -130,17 +108,16 @@ public:
 
     FLASHOMP_INLINE void finish(Scores& s, Scores& dp)
     {
-        ++block_;
+        exchange_.begin_block();
         if constexpr (side == 0) {
             Machine::finish(s);
         } else {
             Machine::finish(dp);
-            ptx::barrier_wait(barrier_here_ + has_been_read,
-                              (block_ & 1U) ^ 1U); // the last one; at first there is none
+            exchange_.wait_until_read();
 #pragma GCC unroll 64
             for (int n = 0; n < columns / 8; ++n) {
                 const float(&from)[4] = dp.s[0][n];
-                send(0, n, {{bits_of(from[0]), bits_of(from[1]), bits_of(from[2]), bits_of(from[3])}});
+                exchange_.send_dp(n, {{bits_of(from[0]), bits_of(from[1]), bits_of(from[2]), bits_of(from[3])}});
             }
         }
     }
@@ -164,11 +141,10 @@ public:
             return;
         }
         if constexpr (side == 1) {
-            const unsigned turn = block_ & 1U;
-            receive<p_bytes>(8 * turn, block_ >> 1 & 1U);
+            exchange_.receive_p();
 #pragma GCC unroll 64
             for (int k = 0; k < columns / 16; ++k) {
-                s.p[0][k] = ptx::load_shared_128(place_ + turn * p_bytes + k * 512);
+                s.p[0][k] = exchange_.p(k);
             }
             s.is_rounded = true;
         }
@@ -218,50 +194,33 @@ public:
     }
 
 private:
-    /// A warp's i-th 16 bytes a lane, of the message that this barrier counts.
-    FLASHOMP_INLINE void send(std::uint32_t barrier, std::uint32_t i, const ptx::Four& x) const
-    {
-        ptx::send_128(barrier_there_ + (place_ - barrier_here_) + i * 512, x, barrier_there_ + barrier);
-    }
-
-    /// Until this warp's message has come.
-    template <int bytes>
-    FLASHOMP_INLINE void receive(std::uint32_t barrier, unsigned phase)
-    {
-        ptx::barrier_expect(barrier_here_ + barrier, bytes);
-        ptx::barrier_wait(barrier_here_ + barrier, phase);
-    }
-
     FLASHOMP_INLINE void send_p(const Scores& s) const
     {
         if constexpr (answers != 0) {
-            const unsigned turn = block_ & 1U;
 #pragma GCC unroll 64
             for (int k = 0; k < columns / 16; ++k) {
-                send(8 * turn, turn * (p_bytes / 512) + k, Machine::rounded(s, 0, k));
+                exchange_.send_p(k, Machine::rounded(s, 0, k));
             }
         }
     }
 
     FLASHOMP_INLINE void receive_dp(Scores& dp)
     {
-        receive<dp_bytes>(0, block_ & 1U);
+        exchange_.receive_dp();
 #pragma GCC unroll 64
         for (int n = 0; n < columns / 8; ++n) {
-            const ptx::Four four = ptx::load_shared_128(place_ + n * 512);
+            const ptx::Four four = exchange_.dp(n);
 #pragma GCC unroll 4
             for (int e = 0; e < 4; ++e) {
                 dp.s[0][n][e] = float_of(four.x[e]);
             }
         }
         dp.is_rounded = false;
-        ptx::arrive_in_team(barrier_there_ + has_been_read);
+        exchange_.tell_read();
     }
 
     int used_residents_ = 0, used_accumulators_ = 0, used_streams_ = 0;
-    std::uint32_t barrier_here_, barrier_there_; ///< this warp's first one, and the same in the other team
-    std::uint32_t place_;                        ///< of this lane in what comes
-    unsigned block_ = ~0U;                       ///< number of the one at work
+    Exchange exchange_;
 };
 
 } // namespace flashomp::offload

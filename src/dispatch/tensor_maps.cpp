@@ -1,25 +1,11 @@
 #include "tensor_maps.hpp"
 
-#include <dlfcn.h>
+#include <array>
 #include <optional>
 
 namespace flashomp {
 
 namespace {
-
-using Encode = int (*)(TensorMap*, int type, std::uint32_t rank, void* address, const std::uint64_t* sizes,
-                       const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* steps,
-                       int interleave, int swizzle, int promotion, int fill);
-
-/// The driver's function, or null.
-Encode encode()
-{
-    static const Encode found = [] {
-        void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); // stays open: libgomp uses it, too
-        return driver == nullptr ? nullptr : reinterpret_cast<Encode>(dlsym(driver, "cuTensorMapEncodeTiled"));
-    }();
-    return found;
-}
 
 /// A tensor of 16-bit elements as [batch, head, row, depth].
 struct Extent {
@@ -36,37 +22,11 @@ std::optional<TensorMap> map_of(const offload::Tensor& tensor, const Extent& ext
         return {}; // beyond its end a row would go on with what follows it in memory
     }
     const std::int64_t panels = box_panels > 1 ? extent.depth / panel : 1;
-    // Numbers of cuda.h's enums.
-    constexpr int uint16 = 1, no_interleave = 0, swizzle_128_bytes = 3, promote_to_256_bytes = 3, fill_zeros = 0;
-    constexpr std::int64_t element_bytes = 2, alignment = 16, longest_stride = std::int64_t{1} << 40;
-    if (encode() == nullptr || reinterpret_cast<std::uintptr_t>(tensor.data) % alignment != 0) {
-        return {};
-    }
     const std::array<std::int64_t, 5> sizes{extent.depth / panels, extent.rows, panels, extent.heads, extent.batch};
     const std::array<std::int64_t, 4> steps{tensor.row, panel, tensor.head, tensor.batch};
-    std::array<std::uint64_t, 4> strides{};
-    for (std::size_t axis = 0; axis < steps.size(); ++axis) {
-        // Nobody takes a second step along an axis of one, whatever its stride.
-        const std::int64_t bytes = sizes[axis + 1] == 1 ? alignment : steps[axis] * element_bytes;
-        if (bytes <= 0 || bytes % alignment != 0 || bytes >= longest_stride) {
-            return {};
-        }
-        strides[axis] = static_cast<std::uint64_t>(bytes);
-    }
-    std::array<std::uint64_t, 5> counts{};
-    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-        if (sizes[axis] < 1) {
-            return {};
-        }
-        counts[axis] = static_cast<std::uint64_t>(sizes[axis]);
-    }
     const std::array<std::uint32_t, 5> box{panel, static_cast<std::uint32_t>(box_rows),
                                            static_cast<std::uint32_t>(box_panels), 1, 1};
-    const std::array<std::uint32_t, 5> every{1, 1, 1, 1, 1};
-    TensorMap map{};
-    const int status = encode()(&map, uint16, 5, tensor.data, counts.data(), strides.data(), box.data(), every.data(),
-                                no_interleave, swizzle_128_bytes, promote_to_256_bytes, fill_zeros);
-    return status == 0 ? std::optional<TensorMap>(map) : std::nullopt;
+    return offload::encode_map(tensor.data, 2, sizes, steps, box);
 }
 
 struct Streamed {

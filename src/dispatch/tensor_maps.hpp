@@ -1,21 +1,16 @@
-// The maps by which Hopper's copy engine knows the tensors that a pass streams (CUDA driver API,
-// cuTensorMapEncodeTiled).
+// The maps by which Hopper's copy engine knows the tensors that a pass streams.
 #pragma once
 
 #include "algorithm/params.hpp"
+#include "launch/tensor_map.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 
-#include <array>
-#include <cstdint>
 #include <vector>
 
 namespace flashomp {
 
-/// CUtensorMap of cuda.h.
-struct alignas(64) TensorMap {
-    std::array<std::uint64_t, 16> opaque{};
-};
+using offload::TensorMap;
 
 struct MapOfTensor {
     offload::Tensor offload::Params::*tensor;
