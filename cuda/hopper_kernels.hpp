@@ -26,6 +26,13 @@ struct Float8Scales {
     offload::RowTensor q, k, v; ///< batch: from one sequence to the next; the others are 0
 };
 
+/// What the kernels are told of the device: it is the current one.
+struct Gpu {
+    int device = 0;
+    int multiprocessors = 1;
+    std::int64_t l2_bytes = 0; ///< 0: unknown
+};
+
 /// A pass on a stream.
 struct StreamCall {
     const offload::Params& params;
@@ -33,7 +40,7 @@ struct StreamCall {
     Float8Scales scales;       ///< float8_e4m3 only
     void* workspace = nullptr; ///< as many bytes as the kernel says
     void* stream = nullptr;    ///< a cudaStream_t
-    int device = 0;
+    Gpu gpu;
 };
 
 /// Launches the pass: no allocation, no synchronisation. Throws nothing; the result is a cudaError_t, 0 for success.

@@ -9,7 +9,6 @@
 #include "tensor_map.cuh"
 
 #include <algorithm>
-#include <atomic>
 
 namespace flashomp::cuda {
 
@@ -28,26 +27,11 @@ Extent extent_k(const Params& p, int depth, int bytes = 2)
     return {p.k.is_packed ? 1 : p.batch, p.heads_kv, p.k.rows, depth, bytes};
 }
 
-/// Multiprocessors of the device, asked once.
-int multiprocessors(int device)
-{
-    constexpr int most = 64;
-    static std::atomic<int> known[most];
-    if (device < most && known[device] != 0) {
-        return known[device];
-    }
-    int count = 1;
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    if (device < most) {
-        known[device] = count;
-    }
-    return count;
-}
-
 /// Of how many heads a part of the L2 cache holds what streams past a head's blocks: so many rows of both depths.
-int heads_in_cache(const Params& p, std::int64_t rows)
+int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
 {
-    constexpr std::int64_t cache = 24 << 20;
+    constexpr std::int64_t most = 24 << 20; // of an H200's 50 MB; more was not measured
+    const std::int64_t cache = gpu.l2_bytes > 0 ? std::min(most, gpu.l2_bytes / 50 * 24) : most;
     const std::int64_t bytes = 2 * rows * (p.head_dim + p.head_dim_v);
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
@@ -78,7 +62,7 @@ int most_keys(const Params& p)
 }
 
 /// Query blocks of all query heads, past which keys and values stream.
-Schedule query_schedule(const Params& p, int block_m)
+Schedule query_schedule(const Params& p, const Gpu& gpu, int block_m)
 {
     Schedule schedule;
     schedule.blocks = (p.seqlen_q + block_m - 1) / block_m;
@@ -86,7 +70,8 @@ Schedule query_schedule(const Params& p, int block_m)
     schedule.batches = p.batch;
     schedule.descending = true;
     // A head's part of the keys and values that it shares.
-    schedule.heads_together = has_band(p) ? heads_in_cache(p, std::int64_t{p.seqlen_k} * p.heads_kv / p.heads_q) : 1;
+    schedule.heads_together =
+        has_band(p) ? heads_in_cache(p, gpu, std::int64_t{p.seqlen_k} * p.heads_kv / p.heads_q) : 1;
     return schedule;
 }
 
@@ -101,9 +86,9 @@ Schedule key_schedule(const Params& p, int block_n)
 }
 
 /// Thread blocks that draw the items.
-int persistent_blocks(const Schedule& schedule, int device)
+int persistent_blocks(const Schedule& schedule, const Gpu& gpu)
 {
-    return std::min(schedule.items(), multiprocessors(device));
+    return std::min(schedule.items(), gpu.multiprocessors);
 }
 
 /// Of a block, from where it is aligned on.
@@ -120,15 +105,15 @@ cudaError_t allow_memory(int device)
 
 template <class Shape>
 int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigned* counter, cudaStream_t stream,
-                   int device, const typename ForwardGroup<Shape>::Scales& scales = {})
+                   const Gpu& gpu, const typename ForwardGroup<Shape>::Scales& scales = {})
 {
     const auto q = map_of(p.q, extent_q(p, p.head_dim, Shape::bytes), Shape::block_m);
     const auto k = map_of(p.k, extent_k(p, p.head_dim, Shape::bytes), Shape::block_n);
     if (!q || !k || !v) {
         return cudaErrorInvalidValue;
     }
-    const Schedule schedule = query_schedule(p, Shape::block_m);
-    const int blocks = persistent_blocks(schedule, device);
+    const Schedule schedule = query_schedule(p, gpu, Shape::block_m);
+    const int blocks = persistent_blocks(schedule, gpu);
     if (blocks == schedule.items()) {
         counter = nullptr; // one each: spares a small call the time to clear it
     } else if (const cudaError_t status = cudaMemsetAsync(counter, 0, sizeof *counter, stream); status != cudaSuccess) {
@@ -136,7 +121,7 @@ int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigne
     }
     using Memory = ForwardMemory<Shape>;
     constexpr auto kernel = &hopper_forward_kernel<Shape>;
-    if (const cudaError_t status = allow_memory<Memory, kernel>(device); status != cudaSuccess) {
+    if (const cudaError_t status = allow_memory<Memory, kernel>(gpu.device); status != cudaSuccess) {
         return status;
     }
     kernel<<<blocks, Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v}, schedule, counter, scales);
@@ -144,9 +129,9 @@ int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigne
 }
 
 template <class Shape>
-int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, int device)
+int launch_forward(const Params& p, unsigned* counter, cudaStream_t stream, const Gpu& gpu)
 {
-    return launch_forward<Shape>(p, map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n), counter, stream, device);
+    return launch_forward<Shape>(p, map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n), counter, stream, gpu);
 }
 
 /// The workspace: a counter of items, then the transposed values.
@@ -158,7 +143,7 @@ int transposed_blocks(const Params& p)
 }
 
 template <class Shape>
-int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cudaStream_t stream, int device)
+int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
     const std::int64_t blocks = transposed_blocks(p);
     const std::int64_t row = blocks * transposed_keys;
@@ -171,7 +156,7 @@ int launch_float8(const Params& p, const HeadScales& scales, void* workspace, cu
     transpose_values_kernel<<<static_cast<unsigned>(p.batch * p.heads_kv * blocks), 128, 0, stream>>>(
         p, values, static_cast<int>(blocks));
     const auto v = map_of(transposed, {p.batch, p.heads_kv, p.head_dim_v, row, 1}, Shape::depth_v);
-    return launch_forward<Shape>(p, v, static_cast<unsigned*>(workspace), stream, device, scales);
+    return launch_forward<Shape>(p, v, static_cast<unsigned*>(workspace), stream, gpu, scales);
 }
 
 /// Calls f(Shape{}) for the shape that a forward pass takes.
@@ -253,7 +238,7 @@ std::optional<BackwardMaps> backward_maps(const Params& p)
 
 template <class Math, int depth, int block_m>
 int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, void* workspace, cudaStream_t stream,
-                    int device)
+                    const Gpu& gpu)
 {
     using Shape = decltype(shape);
     const auto maps = backward_maps<Shape>(p);
@@ -266,15 +251,15 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
     // Under a causal mask a key block begins with the query block of its own rows: the last one gets everywhere first.
     schedule.descending = has_band(p);
     // Without one, they all would begin with the first query block, and wait for one another to add to its dQ.
-    schedule.rotates = !has_band(p) && !p.q.is_packed && 2 * schedule.blocks <= multiprocessors(device);
+    schedule.rotates = !has_band(p) && !p.q.is_packed && 2 * schedule.blocks <= gpu.multiprocessors;
     using Memory = BackwardMemory<Shape>;
     constexpr auto kernel = &hopper_backward_kernel<Shape>;
-    if (const cudaError_t status = allow_memory<Memory, kernel>(device); status != cudaSuccess) {
+    if (const cudaError_t status = allow_memory<Memory, kernel>(gpu.device); status != cudaSuccess) {
         return status;
     }
     launch_rows<Shape>(p, scratch, stream);
     cudaLaunchConfig_t config{};
-    config.gridDim = static_cast<unsigned>(persistent_blocks(schedule, device));
+    config.gridDim = static_cast<unsigned>(persistent_blocks(schedule, gpu));
     config.blockDim = Shape::threads;
     config.dynamicSmemBytes = shared_bytes<Memory>;
     config.stream = stream;
@@ -295,7 +280,7 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
 /// dQ, and dK and dV after it.
 template <class Math, int depth, int depth_v>
 int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
-                    int device)
+                    const Gpu& gpu)
 {
     using Queries = WideQueryShape<Math, depth, depth_v>;
     using Keys = WideKeyShape<Math, depth, depth_v>;
@@ -309,24 +294,24 @@ int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* w
     }
     constexpr auto query_kernel = &wide_query_kernel<Queries>;
     constexpr auto key_kernel = &wide_key_kernel<Keys>;
-    if (const cudaError_t status = allow_memory<QueryMemory, query_kernel>(device); status != cudaSuccess) {
+    if (const cudaError_t status = allow_memory<QueryMemory, query_kernel>(gpu.device); status != cudaSuccess) {
         return status;
     }
-    if (const cudaError_t status = allow_memory<KeyMemory, key_kernel>(device); status != cudaSuccess) {
+    if (const cudaError_t status = allow_memory<KeyMemory, key_kernel>(gpu.device); status != cudaSuccess) {
         return status;
     }
     BackwardScratch scratch;
     place_scratch<Keys>(p, workspace, scratch);
-    const Schedule queries = query_schedule(p, Queries::block_m);
+    const Schedule queries = query_schedule(p, gpu, Queries::block_m);
     Schedule keys = key_schedule(p, Keys::block_n);
     if (has_band(p)) {
-        keys.heads_together = heads_in_cache(p, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
+        keys.heads_together = heads_in_cache(p, gpu, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
     }
     launch_rows<Keys>(p, scratch, stream);
-    query_kernel<<<persistent_blocks(queries, device), Queries::threads, shared_bytes<QueryMemory>, stream>>>(
+    query_kernel<<<persistent_blocks(queries, gpu), Queries::threads, shared_bytes<QueryMemory>, stream>>>(
         p, *query_maps, queries, scratch);
-    key_kernel<<<persistent_blocks(keys, device), Keys::threads, shared_bytes<KeyMemory>, stream>>>(p, *key_maps, keys,
-                                                                                                    scratch);
+    key_kernel<<<persistent_blocks(keys, gpu), Keys::threads, shared_bytes<KeyMemory>, stream>>>(p, *key_maps, keys,
+                                                                                                 scratch);
     return cudaGetLastError();
 }
 
@@ -383,7 +368,7 @@ int run_float8(const StreamCall& call)
     const HeadScales factors{scale(call.scales.q), scale(call.scales.k), scale(call.scales.v)};
     return for_float8_shape(call.params, [&](auto shape) {
         return launch_float8<decltype(shape)>(call.params, factors, call.workspace,
-                                              static_cast<cudaStream_t>(call.stream), call.device);
+                                              static_cast<cudaStream_t>(call.stream), call.gpu);
     });
 }
 
@@ -429,12 +414,11 @@ int run_hopper(const StreamCall& call)
     if (call.launch.pass == Pass::forward) {
         return for_forward_shape(call.params, [&](auto shape) {
             return launch_forward<decltype(shape)>(call.params, static_cast<unsigned*>(call.workspace), stream,
-                                                   call.device);
+                                                   call.gpu);
         });
     }
-    return for_backward_shape(call.params, [&](auto shape) {
-        return launch_backward(shape, call.params, call.workspace, stream, call.device);
-    });
+    return for_backward_shape(
+        call.params, [&](auto shape) { return launch_backward(shape, call.params, call.workspace, stream, call.gpu); });
 }
 
 } // namespace flashomp::cuda

@@ -46,9 +46,8 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
     const cuda::Float8Scales scales = scales_of(problem, staging);
     stage_units(plan, staging);
     for (const PassPlan& pass : plan.passes) {
-        expect_launched(
-            pass.kernel->run_on_stream({params, pass.launch, scales, workspace.data(), space.stream, space.device}),
-            place);
+        expect_launched(pass.kernel->run_on_stream({params, pass.launch, scales, workspace.data(), space.stream, gpu}),
+                        place);
     }
     if (params.splits > 1) {
         expect_launched(cuda::run_merge(split_merge(params, problem), space.stream), place);
