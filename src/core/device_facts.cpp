@@ -45,6 +45,7 @@ const std::vector<KnownDevice>& known_devices()
     static const std::vector<KnownDevice>& devices = *new std::vector<KnownDevice>{
         {"a100", facts("NVIDIA A100-SXM4-80GB", 8, 0, 108, 164 * kib, 40 * mib)},
         {"l40s", facts("NVIDIA L40S", 8, 9, 142, 100 * kib, 96 * mib)},
+        {"rtx4090", facts("NVIDIA GeForce RTX 4090", 8, 9, 128, 100 * kib, 72 * mib)},
         {"h100", facts("NVIDIA H100 80GB HBM3", 9, 0, 132, 228 * kib, 50 * mib)},
         {"h200", facts("NVIDIA H200", 9, 0, 132, 228 * kib, 50 * mib)},
         {"b200", facts("NVIDIA B200", 10, 0, 148, 228 * kib, 126 * mib)},

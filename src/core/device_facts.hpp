@@ -45,7 +45,7 @@ struct KnownDevice {
 /// Null where the table does not have the key.
 [[nodiscard]] const KnownDevice* find_known_device(std::string_view key);
 
-/// "a100, h100, h200".
+/// All keys in the order of the table: "a100, l40s" and so on.
 [[nodiscard]] std::string known_device_keys();
 
 } // namespace flashomp

@@ -19,6 +19,7 @@ const std::vector<DeviceSpeeds>& device_speeds()
     static const std::vector<DeviceSpeeds> speeds{
         {"a100", 312e12, sheet, 156e12 / 3, sheet_tf32, 2.039e12, sheet},
         {"l40s", 362e12, sheet, 183e12 / 3, sheet_tf32, 0.864e12, sheet},
+        {"rtx4090", 165.2e12, sheet, 82.6e12 / 3, sheet_tf32, 1.008e12, sheet},
         {"h100", 989e12, sheet, 989e12 / 2 / 3, sheet_tf32, 3.35e12, sheet},
         {"h200", 790e12, "measured: bfloat16 8192^3 matrix product, PyTorch 2.11 (best of 680 to 790)", 989e12 / 2 / 3,
          sheet_tf32, 4.3e12, "measured: copy, PyTorch 2.11"},

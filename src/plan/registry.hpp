@@ -1,4 +1,5 @@
-// The kernels there are: what each supports, what it needs and how it is launched. plan() asks here and nowhere else.
+// The kernels there are: what each supports, what it needs and how it is launched. plan() asks here and nowhere else
+// (docs/adding_a_machine.md).
 #pragma once
 
 #include "plan.hpp"

@@ -130,7 +130,7 @@ TEST(Registry, WarpgroupProductsAreHoppersAlone)
         for (const bool backward : {false, true}) {
             EXPECT_EQ(machines("h100", backend, "b1_h4_n1024_d128", backward), "hopper");
             EXPECT_EQ(machines("h200", backend, "b1_h4_n1024_d64", backward), "hopper");
-            for (const char* const other : {"a100", "l40s", "b200"}) {
+            for (const char* const other : {"a100", "l40s", "rtx4090", "b200"}) {
                 EXPECT_EQ(machines(other, backend, "b1_h4_n1024_d128", backward), "tensor") << other;
             }
         }
