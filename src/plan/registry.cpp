@@ -46,6 +46,9 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     if (!hardware.is_device) {
         return "the call runs on a GPU";
     }
+    if (hardware.gpu.major > 0 && hardware.gpu.matrix_units == MatrixUnits::none) {
+        return "the GPU has compute capability 8.0 or more";
+    }
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
