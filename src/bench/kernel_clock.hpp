@@ -10,11 +10,11 @@ namespace flashomp::bench {
 /// time.
 class KernelClock {
 public:
-    /// Throws Error where CUPTI is not installed or does not work.
+    /// Throws RunFailure where CUPTI is not installed or does not work.
     KernelClock();
 
     /// Seconds from start to end of each kernel that ran during `call`, summed: neither the gaps between them nor
-    /// copies are counted. Kernels that other threads begin meanwhile are. Throws Error where CUPTI recorded none.
+    /// copies are counted. Kernels that other threads begin meanwhile are. Throws RunFailure where CUPTI recorded none.
     [[nodiscard]] double seconds_of(const std::function<void()>& call) const;
 
 private:

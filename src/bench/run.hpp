@@ -34,7 +34,7 @@ public:
     using OnRow = std::function<void(const Row&)>;
     using OnStart = std::function<void(const std::string& name)>;
 
-    /// Throws Error where there is no KernelClock, when one is asked for.
+    /// Throws RunFailure where there is no KernelClock, when one is asked for.
     explicit Runner(RunSettings settings);
 
     /// What goes wrong, down to options that do not fit the shape, is a row that says so.

@@ -10,12 +10,6 @@
 
 namespace flashomp::bench {
 
-/// Out of memory, with what was needed.
-class OutOfMemory : public Error {
-public:
-    using Error::Error;
-};
-
 /// Both passes of standard attention over the tensors of a BenchCase.
 class Standard {
 public:
@@ -27,7 +21,7 @@ public:
     /// For results: what multiplies, and in which type.
     [[nodiscard]] virtual std::string machine() const = 0;
 
-    /// o and lse. Throws OutOfMemory, or Error on a GPU, where S and P do not fit into memory.
+    /// o and lse. Throws RunFailure where S and P do not fit into memory.
     virtual void forward(bool keep_p) = 0;
 
     /// dq, dk and dv, after forward(true). Throws as forward() does.
@@ -49,7 +43,7 @@ public:
 
     [[nodiscard]] std::string machine() const override { return "eigen-float32"; }
 
-    /// OutOfMemory comes before any is taken.
+    /// Throws before it takes memory for S and P.
     void forward(bool keep_p) override;
     void backward() override;
 

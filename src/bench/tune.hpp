@@ -2,6 +2,7 @@
 #pragma once
 
 #include "check.hpp"
+#include "failure.hpp"
 #include "timing.hpp"
 
 #include "table.hpp"
@@ -20,19 +21,19 @@ struct TuneSettings {
     double least_gain = 0.03; ///< as much faster than plan()'s own choice, at least, is what replaces it
 };
 
-/// One candidate.
-struct Trial {
+/// One candidate. Its failure says that plan() refuses the candidate, that the machine failed or that results are
+/// wrong.
+struct Trial : Failure {
     tuning::Choice choice;
     std::string machine;   ///< as it ran
-    std::string failure;   ///< empty, or why it is out: plan() refuses it, or its results are wrong
-    bool is_wrong = false; ///< the latter
+    bool is_wrong = false; ///< the failure is wrong results
     Accuracy accuracy;
     double seconds = 0; ///< of a call: the median, or where it is far behind the only one
     int repetitions = 0;
 };
 
-/// All candidates of one shape and direction.
-struct Tuned {
+/// All candidates of one shape and direction. The failure says why nothing was measured.
+struct Tuned : Failure {
     tuning::ShapeClass shape_class;
     std::string shape, direction;
     std::vector<Trial> trials; ///< the first is plan()'s own choice
@@ -40,7 +41,6 @@ struct Tuned {
     /// Seconds of the first and of the best, once more with only the two in turn, where another than
     /// the first was ahead by the least gain.
     std::optional<std::pair<double, double>> again;
-    std::string failure; ///< empty, or why nothing was measured
 
     [[nodiscard]] bool has_wrong() const;
 

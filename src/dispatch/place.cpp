@@ -190,7 +190,7 @@ Place place_on(const KnownDevice& device, const Options& options)
 void expect_where_sent(const Place& place, bool on_device)
 {
     if (place.hardware.is_device && !on_device) {
-        throw Error(
+        throw RunFailure(
             fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
 }
