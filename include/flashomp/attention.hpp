@@ -64,8 +64,7 @@ struct BackwardArgs {
 //
 // Forks. A forked child may call on the host. The driver does not let the child use GPUs that its parent has used: a
 // call that names such a GPU throws Error, and a call with device auto runs on the host and says so in Report::note.
-// Fork while no other thread is inside its first call of the process, which opens libraries and reads
-// the tuning table.
+// Fork while no other thread is inside the first call of the process, which opens libraries and reads the tuning table.
 //
 // What is kept between calls, until the process ends: up to 32 blocks of scratch memory of the host and the devices
 // together; of CUDA, a memory pool per device for calls with Options::stream, and page-locked memory for words that
@@ -74,14 +73,14 @@ struct BackwardArgs {
 // pointers to its tensors, and no result depends on what is kept.
 
 // Hidden keys. Row i sees key j when causal, window and key_padding_mask all keep the pair and the bias is not −∞
-// there. A pair that is hidden takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN
-// and infinities included. A key that no row sees has dk = dv = 0. A row that sees a NaN or an infinity, or holds one,
-// has in its o, LSE and dq what IEEE arithmetic makes of that, as a rule NaN, and so have dk and dv of every key that
-// the row sees. Block sizes and threads do not matter. Such values are slow: where a result is not finite, the host
-// computes the rows concerned one at a time, and a GPU the whole call once more on a machine without tensor cores
-// (Report::computed_twice). Results that were finite before may differ in rounding then.
-// Padding at either end of key_padding_mask costs nothing on the host. float8_e4m3 tensors have no second computation:
-// keep k and v finite there.
+// there. A hidden pair takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN and
+// infinities included. A key that no row sees has dk = dv = 0. When a row holds or sees a NaN or an infinity, its o,
+// LSE and dq hold what IEEE arithmetic makes of that value, as a rule NaN; so do dk and dv of every key that the row
+// sees. Block sizes and threads do not matter. Such values are slow. Where a result is not finite, the host computes
+// the rows concerned once more, one at a time, and a GPU computes the whole call once more on a machine without tensor
+// cores (Report::computed_twice); results that were finite before may then differ in rounding. float8_e4m3 tensors have
+// no second computation: keep k and v finite there. Padding at either end of key_padding_mask costs nothing on the
+// host.
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).

@@ -24,8 +24,9 @@ public:
 
 /// The input was good, but the machine failed: a kernel could not be launched or ran on the host instead of the GPU, a
 /// copy or work on the device failed, scratch memory ran out, or a library is missing. what() is a single sentence.
-/// Outputs hold anything: their old values, results, or a mixture. Inputs are as they were. After a failure inside a
-/// kernel CUDA refuses all further work of the process on that GPU.
+/// Outputs hold anything: their old values, results, or a mixture. Inputs are as they were, unless merge()
+/// was given them as outputs, too. After a failure inside a kernel CUDA refuses all further work of the process on that
+/// GPU.
 ///
 /// RunFailure is not an Error, so that a handler of Error may rely on untouched outputs. std::runtime_error is the
 /// base of both.

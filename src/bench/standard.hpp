@@ -1,4 +1,4 @@
-// Standard attention as it is written without tiles: S and P of all heads are there whole. What flashomp is set beside.
+// Standard attention without tiles, which stores S and P of all heads whole: the benchmark compares flashomp with it.
 #pragma once
 
 #include "bench_case.hpp"
@@ -28,10 +28,10 @@ public:
     virtual void backward() = 0;
 };
 
-/// Standard attention on host threads, float32 whatever the dtype of the inputs, products by Eigen as this file is
-/// compiled: for the baseline instruction set. S = QKᵀ, P =
-/// softmax(S), O = PV, and in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP − rowsum(P∘dP)), dQ = dS·K, dK =
-/// dSᵀ·Q. For the backward pass P of all heads is kept, as automatic differentiation keeps it.
+/// Standard attention on host threads, in float32 for inputs of every dtype. Eigen multiplies, compiled for the
+/// baseline instruction set. S = QKᵀ, P = softmax(S), O = PV; in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP −
+/// rowsum(P∘dP)), dQ = dS·K, dK = dSᵀ·Q. The backward pass needs P of all heads, which forward(true) keeps, as
+/// automatic differentiation does.
 class StandardAttention final : public Standard {
 public:
     /// Reads and writes the tensors of `bench`, which lives at least as long and is on the host. Throws NotBuilt for
