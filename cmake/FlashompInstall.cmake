@@ -14,5 +14,9 @@ install(EXPORT flashompTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
     ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# For pkg-config. The file finds the prefix from its own place, so that `cmake --install --prefix` may choose another.
+file(RELATIVE_PATH FLASHOMP_PREFIX_OF_PC /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/flashomp.pc.in ${PROJECT_BINARY_DIR}/flashomp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/flashomp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/flashompConfig.cmake ${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)

@@ -15,9 +15,9 @@ struct Report {
     std::string backend; ///< "openmp", "cuda", "reference"
     std::string machine; ///< the tile machine, for example "host-amx" or "plain"; "eigen" for the reference
     std::string ran_on;  ///< "host (2 threads)" or "NVIDIA H200 (device 0)"
-    /// Every kernel ran on a device. An OpenMP target region that falls back to the host writes so into host memory
-    /// itself, and a call sent to a GPU then throws Error; a region on the GPU writes nothing, which would cost 10 µs.
-    /// A CUDA kernel runs on its device or its launch fails.
+    /// Every kernel ran on a device. An OpenMP target region that falls back to the host records that in host memory,
+    /// and a call that was sent to a GPU then throws RunFailure. A region on the GPU records nothing, since that would
+    /// cost 10 µs. A CUDA kernel runs on its device or its launch fails.
     bool on_device = false;
     bool tuned = false;              ///< machine and tiling come from a table of `flashomp tune`
     bool computed_twice = false;     ///< a result was not finite (Hidden keys, below); with a stream always false
@@ -52,24 +52,44 @@ struct BackwardArgs {
     TensorView dsink = {}; ///< out, optional: float32 [Hq]
 };
 
+// Failures. Three kinds of exceptions leave a call. Error: an argument is not as documented, and no output has been
+// written. RunFailure: the arguments are right, but the machine failed, and outputs hold anything (error.hpp).
+// std::bad_alloc: the host has no memory for the lists of a call, and outputs hold anything, too. A call with
+// Options::stream returns before its kernels run: what fails later is reported by the CUDA function that waits for the
+// stream, for example cudaStreamSynchronize().
+//
+// Threads. All functions may be called from several threads at once, on any backend and device, as long as no call
+// writes a tensor that another call reads or writes. Results do not depend on other calls. Calls read environment
+// variables, so no thread may change the environment (setenv) while a call runs.
+//
+// Forks. A forked child may call on the host. The driver does not let the child use GPUs that its parent has used: a
+// call that names such a GPU throws Error, and a call with device auto runs on the host and says so in Report::note.
+// Fork while no other thread is inside the first call of the process, which opens libraries and reads the tuning table.
+//
+// What is kept between calls, until the process ends: up to 32 blocks of scratch memory of the host and the devices
+// together; of CUDA, a memory pool per device for calls with Options::stream, and page-locked memory for words that
+// kernels write to the host; libraries of kernels, which a call opens when it first needs one; the list of devices and
+// the tuning table, read when a call first asks for them; and OpenMP's team of each thread that called. No call keeps
+// pointers to its tensors, and no result depends on what is kept.
+
 // Hidden keys. Row i sees key j when causal, window and key_padding_mask all keep the pair and the bias is not −∞
-// there. A pair that is hidden takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN
-// and infinities included. A key that no row sees has dk = dv = 0. A row that sees a NaN or an infinity, or holds one,
-// has in its o, LSE and dq what IEEE arithmetic makes of that, as a rule NaN, and so have dk and dv of every key that
-// the row sees. Block sizes and threads do not matter. Such values are slow: where a result is not finite, the host
-// computes the rows concerned one at a time, and a GPU the whole call once more on a machine without tensor cores
-// (Report::computed_twice). Results that were finite before may differ in rounding then.
-// Padding at either end of key_padding_mask costs nothing on the host. float8_e4m3 tensors have no second computation:
-// keep k and v finite there.
+// there. A hidden pair takes no part in any result, whatever row i of q and dout and row j of k and v hold, NaN and
+// infinities included. A key that no row sees has dk = dv = 0. When a row holds or sees a NaN or an infinity, its o,
+// LSE and dq hold what IEEE arithmetic makes of that value, as a rule NaN; so do dk and dv of every key that the row
+// sees. Block sizes and threads do not matter. Such values are slow. Where a result is not finite, the host computes
+// the rows concerned once more, one at a time, and a GPU computes the whole call once more on a machine without tensor
+// cores (Report::computed_twice); results that were finite before may then differ in rounding. float8_e4m3 tensors have
+// no second computation: keep k and v finite there. Padding at either end of key_padding_mask costs nothing on the
+// host.
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).
-/// Throws Error, with nothing written, when an argument is not as documented.
+/// Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.
 Report forward(const ForwardArgs& args, const Options& options = {});
 
 /// Gradients of forward() with respect to q, k and v, recomputing the probabilities from lse
 /// (Dao et al. 2022, Algorithm 4). Deterministic: the same inputs give the same bits.
-/// Throws Error, with nothing written, when an argument is not as documented.
+/// Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.
 Report backward(const BackwardArgs& args, const Options& options = {});
 
 /// Attention over a part of the keys: what forward() wrote for it. o as in ForwardArgs, or float32 whatever the dtype
@@ -84,7 +104,7 @@ struct Partial {
 /// built from it. All three o share a shape, all lse share a shape; `o` may have another dtype than the parts, and both
 /// outputs may be the tensors of part a or b themselves. At most 2^30 sequences and rows, 2^20 heads and 65536 elements
 /// a row. options: device, machine and threads count.
-/// Throws Error, with nothing written, when an argument is not as documented.
+/// Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
              const Options& options = {});
 

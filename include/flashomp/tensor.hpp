@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -54,6 +55,49 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
 /// time has a CUDA context of its own.
 enum class Memory : std::uint8_t { host, device };
 
+/// The DType of a C++ type. The 8-bit and 16-bit types have no C++ type: their views are made from a pointer.
+template <class Element>
+struct ElementType {
+};
+template <>
+struct ElementType<float> {
+    static constexpr DType dtype = DType::float32;
+};
+template <>
+struct ElementType<double> {
+    static constexpr DType dtype = DType::float64;
+};
+template <>
+struct ElementType<std::int32_t> {
+    static constexpr DType dtype = DType::int32;
+};
+template <>
+struct ElementType<std::int64_t> {
+    static constexpr DType dtype = DType::int64;
+};
+template <>
+struct ElementType<bool> {
+    static constexpr DType dtype = DType::boolean;
+};
+
+/// Elements that a view with this pointer can refer to.
+template <class Element, class Pointer>
+concept ViewedElement = std::is_convertible_v<Element*, Pointer> && requires
+{
+    ElementType<std::remove_cv_t<Element>>::dtype;
+};
+
+template <class Pointer>
+struct BasicTensorView;
+using TensorView = BasicTensorView<void*>;
+using ConstTensorView = BasicTensorView<const void*>;
+
+/// "[2, 128, 4, 64]", for messages; of a view with more axes than there can be, the first four.
+[[nodiscard]] std::string shape_string(const ConstTensorView& view);
+
+/// Throws Error unless a tensor of the view's shape has `given` elements.
+void expect_elements(const ConstTensorView& view, std::size_t given);
+
 /// A strided view of at most four axes. Strides count elements, not bytes; the last axis must have stride 1
 /// when a view is given to forward() or backward(), data must be a multiple of the element's size, and all elements
 /// must lie within 2^56 bytes.
@@ -74,10 +118,16 @@ struct BasicTensorView {
 
     BasicTensorView() = default;
 
-    /// A view of any strides; both lists have one entry an axis. Throws Error where they do not, or have more than
-    /// four.
+    /// A view of any strides. Shape and strides have one entry for each axis, in braces or in a std::vector,
+    /// std::array or std::span. Throws Error when their lengths differ or are more than four.
     BasicTensorView(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_,
                     std::initializer_list<std::int64_t> strides_, Memory memory_ = Memory::host)
+        : BasicTensorView(data_, dtype_, std::span(shape_.begin(), shape_.size()),
+                          std::span(strides_.begin(), strides_.size()), memory_)
+    {
+    }
+    BasicTensorView(Pointer data_, DType dtype_, std::span<const std::int64_t> shape_,
+                    std::span<const std::int64_t> strides_, Memory memory_ = Memory::host)
         : data(data_), dtype(dtype_), memory(memory_), rank(static_cast<int>(shape_.size()))
     {
         if (shape_.size() > max_rank || strides_.size() != shape_.size()) {
@@ -97,9 +147,15 @@ struct BasicTensorView {
     {
     }
 
-    /// A row-major view of `data` with the given shape.
+    /// A row-major view of `data` with the given shape, in braces or in a std::vector, std::array or std::span.
+    /// Throws Error when the shape has more than four axes.
     [[nodiscard]] static BasicTensorView
     contiguous(Pointer data, DType dtype, std::initializer_list<std::int64_t> shape, Memory memory = Memory::host)
+    {
+        return contiguous(data, dtype, std::span(shape.begin(), shape.size()), memory);
+    }
+    [[nodiscard]] static BasicTensorView contiguous(Pointer data, DType dtype, std::span<const std::int64_t> shape,
+                                                    Memory memory = Memory::host)
     {
         BasicTensorView view(data, dtype, shape, shape, memory);
         std::uint64_t stride = 1; // of extents that no tensor has it may wrap round
@@ -107,6 +163,23 @@ struct BasicTensorView {
             view.strides[static_cast<std::size_t>(axis)] = static_cast<std::int64_t>(stride);
             stride *= static_cast<std::uint64_t>(view.shape[static_cast<std::size_t>(axis)]);
         }
+        return view;
+    }
+
+    /// A row-major view of all elements of `data`, whose type gives the dtype: contiguous(std::span(values), {2, 3}).
+    /// Throws Error when the shape has more than four axes or another number of elements than `data`.
+    template <ViewedElement<Pointer> Element, std::size_t extent>
+    [[nodiscard]] static BasicTensorView
+    contiguous(std::span<Element, extent> data, std::initializer_list<std::int64_t> shape, Memory memory = Memory::host)
+    {
+        return contiguous(data, std::span<const std::int64_t>(shape.begin(), shape.size()), memory);
+    }
+    template <ViewedElement<Pointer> Element, std::size_t extent>
+    [[nodiscard]] static BasicTensorView contiguous(std::span<Element, extent> data,
+                                                    std::span<const std::int64_t> shape, Memory memory = Memory::host)
+    {
+        const auto view = contiguous(data.data(), ElementType<std::remove_cv_t<Element>>::dtype, shape, memory);
+        expect_elements(view, data.size());
         return view;
     }
 
@@ -138,11 +211,5 @@ struct BasicTensorView {
         return count;
     }
 };
-
-using TensorView = BasicTensorView<void*>;
-using ConstTensorView = BasicTensorView<const void*>;
-
-/// "[2, 128, 4, 64]", for messages; of a view with more axes than there can be, the first four.
-[[nodiscard]] std::string shape_string(const ConstTensorView& view);
 
 } // namespace flashomp

@@ -1,4 +1,4 @@
-// From a dot product to the logit of the softmax: scale, softcap, ALiBi, bias, mask (the order of design.md).
+// From a dot product to the logit of the softmax: scale, softcap, ALiBi, bias, mask (docs/algorithm.md, section 7).
 // Logits stay natural; the factor log2 e that turns exp into exp2 (FlashAttention-2, section 3.1) multiplies their
 // difference to the row's base instead: with ALiBi over long distances they reach thousands, where one more rounding of
 // the logit itself would show. Where the scale is all there is, the forward pass puts it into that factor (Logit).

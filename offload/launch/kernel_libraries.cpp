@@ -23,7 +23,7 @@ std::string path_of(const std::string& name)
         return {};
     }
     const std::string path = here.dli_fname;
-    return path.substr(0, path.find_last_of('/') + 1) + "libflashomp_" + name + ".so." FLASHOMP_VERSION_MAJOR;
+    return path.substr(0, path.find_last_of('/') + 1) + "libflashomp_" + name + ".so." FLASHOMP_SOVERSION;
 }
 
 /// Null where there is none. It stays open.

@@ -23,7 +23,7 @@ PlacedTensor::PlacedTensor(HostTensor tensor, const Space& space) : host_(std::m
     }
     copy_ = allocate(host_.bytes(), space_);
     if (copy_ == nullptr) {
-        throw Error(fmt::format("out of memory: {} has no {} bytes for a tensor.", space_.name(), host_.bytes()));
+        throw RunFailure(fmt::format("out of memory: {} has no {} bytes for a tensor.", space_.name(), host_.bytes()));
     }
     upload();
 }

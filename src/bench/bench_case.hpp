@@ -15,7 +15,7 @@ namespace flashomp::bench {
 /// A host tensor and, on a device, its copy there.
 class PlacedTensor {
 public:
-    /// Copies `tensor` to a device's memory. Throws Error when the device has no memory for it.
+    /// Copies `tensor` to a device's memory. Throws RunFailure when the device has no memory for it.
     PlacedTensor(io::HostTensor tensor, const Space& space);
     ~PlacedTensor();
     PlacedTensor(const PlacedTensor&) = delete;
@@ -42,7 +42,7 @@ private:
 class BenchCase {
 public:
     /// `space`: the memory that holds the tensors, of the device that runs the calls, so that no copies are timed.
-    /// Throws Error when there is not enough memory.
+    /// Throws RunFailure when there is not enough memory.
     BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space);
     ~BenchCase();
     BenchCase(const BenchCase&) = delete;

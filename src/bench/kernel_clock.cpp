@@ -77,7 +77,7 @@ void* open_cupti()
             return library; // stays open: the driver calls it from now on
         }
     }
-    throw Error(
+    throw RunFailure(
         "libcupti was not found, which records how long kernels run; install the CUDA toolkit or put the folder "
         "that has libcupti.so.13 on LD_LIBRARY_PATH.");
 }
@@ -87,15 +87,15 @@ void find(void* library, const char* name, Function& function)
 {
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (function == nullptr) {
-        throw Error(fmt::format("libcupti lacks {}, which every version since CUDA 6 has.", name));
+        throw RunFailure(fmt::format("libcupti lacks {}, which every version since CUDA 6 has.", name));
     }
 }
 
 void expect(int status, const char* what)
 {
     if (status != 0) {
-        throw Error(fmt::format("CUPTI could not {} (status {}); it needs a GPU, and a driver as new as itself.", what,
-                                status));
+        throw RunFailure(fmt::format("CUPTI could not {} (status {}); it needs a GPU, and a driver as new as itself.",
+                                     what, status));
     }
 }
 
@@ -136,7 +136,7 @@ double KernelClock::seconds_of(const std::function<void()>& call) const
     }
     const std::scoped_lock lock(log.mutex);
     if (log.kernels == 0) {
-        throw Error("CUPTI recorded no kernel of a call; another tool may be tracing this process.");
+        throw RunFailure("CUPTI recorded no kernel of a call; another tool may be tracing this process.");
     }
     return static_cast<double>(log.nanoseconds) * 1e-9;
 }

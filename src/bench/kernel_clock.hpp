@@ -6,15 +6,15 @@
 namespace flashomp::bench {
 
 /// Reads CUPTI's records of kernels. CUPTI is NVIDIA's tracing library, part of the CUDA toolkit and of PyTorch's
-/// packages for CUDA; it is opened here and not before. There is one record of kernels in a process: one clock at a
+/// packages for CUDA; the constructor opens the library. A process has one record of kernels, so use one clock at a
 /// time.
 class KernelClock {
 public:
-    /// Throws Error where CUPTI is not installed or does not work.
+    /// Throws RunFailure where CUPTI is not installed or does not work.
     KernelClock();
 
-    /// Seconds from start to end of each kernel that ran during `call`, summed: neither the gaps between them nor
-    /// copies are counted. Kernels that other threads begin meanwhile are. Throws Error where CUPTI recorded none.
+    /// Seconds from start to end of each kernel that ran during `call`, summed. Gaps between kernels and copies
+    /// do not count; kernels that other threads begin meanwhile do. Throws RunFailure where CUPTI recorded none.
     [[nodiscard]] double seconds_of(const std::function<void()>& call) const;
 
 private:

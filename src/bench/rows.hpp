@@ -2,6 +2,7 @@
 #pragma once
 
 #include "check.hpp"
+#include "failure.hpp"
 #include "timing.hpp"
 
 #include <cstdint>
@@ -14,13 +15,12 @@
 namespace flashomp::bench {
 
 /// One shape, dtype and direction on one implementation.
-struct Row {
+struct Row : Failure {
     std::string direction, dtype, shape; ///< "forward", "bfloat16", "b2_h16_n4096_d128_causal"
     std::string implementation;          ///< "flashomp", "standard"
     std::string backend, machine, ran_on;
     bool on_device = false;
     bool tuned = false;    ///< Report::tuned
-    std::string failure;   ///< empty, or why there is no time: an error too large, no memory, too slow
     bool is_wrong = false; ///< the failure is an error too large
     Timing timing;
     Accuracy accuracy;

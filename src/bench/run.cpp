@@ -85,19 +85,17 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
 {
     on_start(shape.name());
     std::optional<BenchCase> bench;
-    std::string failure;
+    Failure failure;
     try {
         bench.emplace(shape, settings_.dtype, settings_.options, space_);
-    } catch (const std::bad_alloc&) {
-        failure = "out of memory: the tensors do not fit.";
-    } catch (const Error& error) {
-        failure = error.what();
+    } catch (...) {
+        failure.take_thrown("out of memory: the tensors do not fit.");
     }
     for (const std::string& direction : settings_.directions) {
         Row row = prepared(shape, direction);
         on_start(row.name());
         row.implementation = "flashomp";
-        row.failure = failure;
+        static_cast<Failure&>(row) = failure;
         if (!bench) {
             on_row(row);
             continue;
@@ -201,10 +199,8 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
             time_kernels(call, row); // last: from then on the driver has a listener
         };
         check_and_time(bench, expected, time, row);
-    } catch (const std::bad_alloc&) {
-        row.failure = "out of memory.";
-    } catch (const Error& error) {
-        row.failure = error.what();
+    } catch (...) {
+        row.take_thrown("out of memory.");
     }
     on_row(row);
 }
@@ -238,10 +234,8 @@ void Runner::run_standard(BenchCase& bench, std::optional<Expected>& expected, R
         if (row.failure.empty()) {
             standard_speed_[row.direction] = row.flops_per_second();
         }
-    } catch (const std::bad_alloc&) {
-        row.failure = "out of memory.";
-    } catch (const Error& error) {
-        row.failure = error.what();
+    } catch (...) {
+        row.take_thrown("out of memory.");
     }
     on_row(row);
 }

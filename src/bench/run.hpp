@@ -34,7 +34,7 @@ public:
     using OnRow = std::function<void(const Row&)>;
     using OnStart = std::function<void(const std::string& name)>;
 
-    /// Throws Error where there is no KernelClock, when one is asked for.
+    /// When kernel times are asked for, throws Error on the host and RunFailure where CUPTI is missing or fails.
     explicit Runner(RunSettings settings);
 
     /// What goes wrong, down to options that do not fit the shape, is a row that says so.

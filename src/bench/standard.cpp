@@ -40,7 +40,7 @@ Scores allocate(std::int64_t elements, int count, const char* what)
     const std::int64_t bytes = elements * static_cast<std::int64_t>(sizeof(float));
     const auto available = available_memory();
     if (available && count * bytes > *available) {
-        throw OutOfMemory(
+        throw RunFailure(
             fmt::format("out of memory: {} need {} bytes, {} are there.", what, count * bytes, *available));
     }
     return Scores(new float[static_cast<std::size_t>(elements)]);

@@ -1,4 +1,4 @@
-// Standard attention as it is written without tiles: S and P of all heads are there whole. What flashomp is set beside.
+// Standard attention without tiles, which stores S and P of all heads whole: the benchmark compares flashomp with it.
 #pragma once
 
 #include "bench_case.hpp"
@@ -9,12 +9,6 @@
 #include <string>
 
 namespace flashomp::bench {
-
-/// Out of memory, with what was needed.
-class OutOfMemory : public Error {
-public:
-    using Error::Error;
-};
 
 /// Both passes of standard attention over the tensors of a BenchCase.
 class Standard {
@@ -27,17 +21,17 @@ public:
     /// For results: what multiplies, and in which type.
     [[nodiscard]] virtual std::string machine() const = 0;
 
-    /// o and lse. Throws OutOfMemory, or Error on a GPU, where S and P do not fit into memory.
+    /// o and lse. Throws RunFailure where S and P do not fit into memory.
     virtual void forward(bool keep_p) = 0;
 
     /// dq, dk and dv, after forward(true). Throws as forward() does.
     virtual void backward() = 0;
 };
 
-/// Standard attention on host threads, float32 whatever the dtype of the inputs, products by Eigen as this file is
-/// compiled: for the baseline instruction set. S = QKᵀ, P =
-/// softmax(S), O = PV, and in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP − rowsum(P∘dP)), dQ = dS·K, dK =
-/// dSᵀ·Q. For the backward pass P of all heads is kept, as automatic differentiation keeps it.
+/// Standard attention on host threads, in float32 for inputs of every dtype. Eigen multiplies, compiled for the
+/// baseline instruction set. S = QKᵀ, P = softmax(S), O = PV; in the backward pass dV = PᵀdO, dP = dOVᵀ, dS = P∘(dP −
+/// rowsum(P∘dP)), dQ = dS·K, dK = dSᵀ·Q. The backward pass needs P of all heads, which forward(true) keeps, as
+/// automatic differentiation does.
 class StandardAttention final : public Standard {
 public:
     /// Reads and writes the tensors of `bench`, which lives at least as long and is on the host. Throws NotBuilt for
@@ -49,7 +43,7 @@ public:
 
     [[nodiscard]] std::string machine() const override { return "eigen-float32"; }
 
-    /// OutOfMemory comes before any is taken.
+    /// Throws before it takes memory for S and P.
     void forward(bool keep_p) override;
     void backward() override;
 

@@ -36,7 +36,7 @@ struct Cublas {
         const std::string versioned = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
         void* library = dlopen(versioned.c_str(), RTLD_NOW | RTLD_LOCAL); // stays open
         if (library == nullptr) {
-            throw Error(
+            throw RunFailure(
                 fmt::format("{} was not found, by which standard attention multiplies on a GPU; install NVIDIA's "
                             "package libcublas.",
                             versioned));
@@ -45,7 +45,7 @@ struct Cublas {
         destroy = reinterpret_cast<decltype(destroy)>(dlsym(library, "cublasDestroy_v2"));
         multiply = reinterpret_cast<MultiplyBatched>(dlsym(library, "cublasGemmBatchedEx"));
         if (create == nullptr || destroy == nullptr || multiply == nullptr) {
-            throw Error(fmt::format("{} lacks functions that standard attention needs.", versioned));
+            throw RunFailure(fmt::format("{} lacks functions that standard attention needs.", versioned));
         }
     }
 };
@@ -125,7 +125,7 @@ StandardCuda::StandardCuda(BenchCase& bench, const Space& space) : bench_(bench)
 void StandardCuda::expect(bool succeeded, const char* what)
 {
     if (!succeeded) {
-        throw Error(fmt::format("{} failed.", what));
+        throw RunFailure(fmt::format("{} failed.", what));
     }
 }
 

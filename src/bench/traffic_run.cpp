@@ -29,7 +29,7 @@ public:
     {
         std::string name = (fs::temp_directory_path() / "flashomp-traffic-XXXXXX").string();
         if (::mkdtemp(name.data()) == nullptr) {
-            throw Error(fmt::format("{} cannot be made; the folder for temporary files must be writable.", name));
+            throw RunFailure(fmt::format("{} cannot be made; the folder for temporary files must be writable.", name));
         }
         path_ = name;
     }
@@ -74,7 +74,7 @@ std::string find_program(const std::string& name, const std::vector<std::string>
     return {};
 }
 
-/// Runs a program with what it prints going to `log`. Throws Error with its last words when it fails.
+/// Runs a program with what it prints going to `log`. Throws RunFailure with its last words when it fails.
 void run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                  const std::string& log)
 {
@@ -106,7 +106,7 @@ void run_program(const std::vector<std::string>& arguments, const std::vector<st
         ::posix_spawn(&child, words[0].c_str(), &actions, nullptr, pointers(words).data(), pointers(settings).data());
     posix_spawn_file_actions_destroy(&actions);
     if (failed != 0) {
-        throw Error(fmt::format("{} cannot be started; it must be an executable program.", words[0]));
+        throw RunFailure(fmt::format("{} cannot be started; it must be an executable program.", words[0]));
     }
     int status = 0;
     ::waitpid(child, &status, 0);
@@ -118,7 +118,7 @@ void run_program(const std::vector<std::string>& arguments, const std::vector<st
                 last = line;
             }
         }
-        throw Error(fmt::format("{} failed: {}.", words[0], last.empty() ? "it does not say why" : last));
+        throw RunFailure(fmt::format("{} failed: {}.", words[0], last.empty() ? "it does not say why" : last));
     }
 }
 
@@ -145,7 +145,7 @@ double bytes_in(const std::string& unit)
         {"byte", 1.0}, {"Kbyte", 1e3}, {"Mbyte", 1e6}, {"Gbyte", 1e9}, {"Tbyte", 1e12}};
     const auto found = sizes.find(unit);
     if (found == sizes.end()) {
-        throw Error(fmt::format("ncu's unit was '{}'; allowed are byte, Kbyte, Mbyte, Gbyte, Tbyte.", unit));
+        throw RunFailure(fmt::format("ncu's unit was '{}'; allowed are byte, Kbyte, Mbyte, Gbyte, Tbyte.", unit));
     }
     return found->second;
 }
@@ -241,7 +241,7 @@ MeasuredTraffic read_ncu_csv(const std::string& text)
         }
     }
     if (!found && text.find("No kernels were profiled") == std::string::npos) {
-        throw Error("ncu counted no kernels; it must be allowed to read the GPU's counters.");
+        throw RunFailure("ncu counted no kernels; it must be allowed to read the GPU's counters.");
     }
     traffic.tool = "ncu, device memory, all kernels of the call, clocks as they are";
     return traffic;
@@ -270,7 +270,7 @@ MeasuredTraffic read_cachegrind(const std::string& text, std::int64_t line_bytes
             }
         }
     }
-    throw Error("cachegrind counted nothing; its output must have the events DLmr and DLmw.");
+    throw RunFailure("cachegrind counted nothing; its output must have the events DLmr and DLmw.");
 }
 
 MeasuredTraffic measure_traffic(const std::vector<std::string>& command, bool on_device)
@@ -278,8 +278,8 @@ MeasuredTraffic measure_traffic(const std::vector<std::string>& command, bool on
     const std::string program = on_device ? find_program("ncu", {"/usr/local/cuda/bin", "/opt/nvidia/nsight-compute"})
                                           : find_program("valgrind", {});
     if (program.empty()) {
-        throw Error(on_device ? "--measure-traffic needs ncu (NVIDIA Nsight Compute) on PATH, which is not there."
-                              : "--measure-traffic on the host needs valgrind on PATH, which is not there.");
+        throw RunFailure(on_device ? "--measure-traffic needs ncu (NVIDIA Nsight Compute) on PATH, which is not there."
+                                   : "--measure-traffic on the host needs valgrind on PATH, which is not there.");
     }
     const ScratchFolder folder;
     std::array<MeasuredTraffic, 2> counted;
@@ -290,7 +290,7 @@ MeasuredTraffic measure_traffic(const std::vector<std::string>& command, bool on
             on_device ? with_ncu(program, arguments, folder) : with_cachegrind(program, arguments, folder);
     }
     if (counted[1].read + counted[1].written == 0) {
-        throw Error(
+        throw RunFailure(
             fmt::format("{} counted no kernel of the call; it must see those of {}.", program, command.front()));
     }
     return difference(counted[1], counted[0]);

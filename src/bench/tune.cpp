@@ -52,10 +52,8 @@ public:
                 seconds_of(timing_.warmup);
                 trial.seconds = seconds_of(1);
             }
-        } catch (const Error& error) {
-            trial.failure = error.what();
-        } catch (const std::bad_alloc&) {
-            trial.failure = "out of memory.";
+        } catch (...) {
+            trial.take_thrown("out of memory.");
         }
     }
 
@@ -178,15 +176,13 @@ Tuned tune(const cost::Shape& shape, bool backward, const TuneSettings& settings
             contest.try_out(trial);
         }
         if (const Trial& automatic = tuned.trials.front(); !automatic.failure.empty()) {
-            tuned.failure = automatic.failure;
+            static_cast<Failure&>(tuned) = automatic;
             return tuned;
         }
         on_start("all in turn");
         compare(tuned, contest, settings.least_gain);
-    } catch (const std::bad_alloc&) {
-        tuned.failure = "out of memory: the tensors do not fit.";
-    } catch (const Error& error) {
-        tuned.failure = error.what();
+    } catch (...) {
+        tuned.take_thrown("out of memory: the tensors do not fit.");
     }
     return tuned;
 }

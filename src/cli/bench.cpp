@@ -105,7 +105,7 @@ int serve(const BenchFlags& flags)
                     print_line(bench::row_json(row));
                 });
             print_line({{"done", line}});
-        } catch (const Error& error) { // the next shape may be all right
+        } catch (const std::runtime_error& error) { // Error or RunFailure: the next shape may be all right
             print_line({{"done", line}, {"error", error.what()}});
         }
     }

@@ -167,7 +167,7 @@ std::string BenchOutput::add(const bench::Row& row)
 int BenchOutput::finish() const
 {
     if (!has_result_) {
-        throw Error(rows_.front().failure);
+        rows_.front().throw_again();
     }
     if (!flags_.csv.empty()) {
         write_file(flags_.csv, bench::csv_text(rows_));

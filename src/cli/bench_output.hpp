@@ -44,7 +44,8 @@ public:
     /// What is to be printed now; nothing with --json, and until a row has a result.
     [[nodiscard]] std::string add(const bench::Row& row);
 
-    /// Prints the rest and returns the exit status. Throws Error, with nothing written, when no row has a result.
+    /// Prints the rest and returns the exit status. Throws the first row's failure, with nothing written,
+    /// when no row has a result.
     [[nodiscard]] int finish() const;
 
 private:

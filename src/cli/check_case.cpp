@@ -159,6 +159,8 @@ CaseResult run_case(const CheckCase& check_case, const RunFlags& run)
         result.reason = missing.what();
     } catch (const Error& error) {
         throw Error(fmt::format("case {}: {}", check_case.name, error.what()));
+    } catch (const RunFailure& failure) {
+        throw RunFailure(fmt::format("case {}: {}", check_case.name, failure.what()));
     }
     return result;
 }

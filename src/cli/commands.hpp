@@ -1,5 +1,6 @@
 // The subcommands. Each add_*_command() registers one with CLI11; when the user names it, `chosen` becomes what
-// main() then runs: a function that returns the exit status and throws Error for bad input.
+// main() then runs: a function that returns the exit status, throws Error for bad input and RunFailure when the machine
+// fails.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,7 @@ using Command = std::function<int()>;
 constexpr int status_ok = 0;
 constexpr int status_falls_short = 1; ///< check, bench, tune: something misses its bound
 constexpr int status_bad_input = 2;
+constexpr int status_run_failed = 3; ///< the input was good, but the machine failed
 
 void add_info_command(CLI::App& app, Command& chosen);
 void add_forward_command(CLI::App& app, Command& chosen);

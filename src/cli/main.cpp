@@ -25,7 +25,8 @@ using flashomp::cli::Command;
 constexpr const char* about = R"(Exact attention (FlashAttention) on CPUs and GPUs, from one OpenMP source.
 
 Exit status: 0 success, 1 check, bench or tune found something that falls short, 2 bad input (nothing is written), or
-results that cannot be printed (files are written).)";
+results that cannot be printed (files are written), 3 the machine failed: memory, a GPU, a library or a tool that a
+command needs.)";
 
 constexpr const char* examples = R"(Examples:
   flashomp info
@@ -34,10 +35,10 @@ constexpr const char* examples = R"(Examples:
 `flashomp COMMAND --help` lists the options of a command.
 )";
 
-int fail(const std::string& sentence)
+int fail(const std::string& sentence, int status = flashomp::cli::status_bad_input)
 {
     flashomp::cli::print_on_stderr(sentence);
-    return flashomp::cli::status_bad_input;
+    return status;
 }
 
 constexpr const char* stdout_is_full =
@@ -107,12 +108,14 @@ int main(int argc, char** argv)
         return run(argc, argv);
     } catch (const flashomp::Error& error) {
         return fail(error.what());
+    } catch (const flashomp::RunFailure& failure) {
+        return fail(failure.what(), flashomp::cli::status_run_failed);
     } catch (const std::bad_alloc&) {
-        return fail("there is not enough memory for these tensors.");
+        return fail("there is not enough memory for these tensors.", flashomp::cli::status_run_failed);
     } catch (const std::exception& error) {
         if (std::ferror(stdout) != 0) {
             return fail(stdout_is_full);
         }
-        return fail(fmt::format("unexpected failure: {}", error.what()));
+        return fail(fmt::format("unexpected failure: {}", error.what()), flashomp::cli::status_run_failed);
     }
 }

@@ -110,7 +110,7 @@ int finish(const std::vector<bench::Tuned>& all, const TuneFlags& flags, const b
 {
     if (std::none_of(all.begin(), all.end(),
                      [](const bench::Tuned& one) { return one.failure.empty() || one.has_wrong(); })) {
-        throw Error(all.front().failure);
+        all.front().throw_again();
     }
     if (flags.run.json) {
         bench::RunSettings where;

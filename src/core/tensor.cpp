@@ -36,4 +36,20 @@ std::string shape_string(const ConstTensorView& view)
     return text + (view.rank > ConstTensorView::max_rank ? ", ...]" : "]");
 }
 
+void expect_elements(const ConstTensorView& view, std::size_t given)
+{
+    const auto shape = std::span(view.shape).first(static_cast<std::size_t>(view.rank));
+    std::int64_t count = view.rank > 0 ? 1 : 0;
+    bool is_possible = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; });
+    for (const std::int64_t extent : shape) {
+        is_possible = is_possible && !__builtin_mul_overflow(count, extent, &count);
+    }
+    if (!is_possible || static_cast<std::size_t>(count) != given) {
+        throw Error("a tensor view of shape " + shape_string(view) + " was given " + std::to_string(given) +
+                    " elements; " +
+                    (is_possible ? "it must be given " + std::to_string(count) + "."
+                                 : "extents must be 0 or more, and their product an int64."));
+    }
+}
+
 } // namespace flashomp

@@ -16,7 +16,8 @@ namespace {
 void expect_launched(int status, const Place& place)
 {
     if (status != 0) {
-        throw Error(fmt::format("a kernel could not be launched on {}: {}.", place.name, cuda::error_text(status)));
+        throw RunFailure(
+            fmt::format("a kernel could not be launched on {}: {}.", place.name, cuda::error_text(status)));
     }
 }
 

@@ -11,7 +11,7 @@
 
 namespace flashomp {
 
-/// Launches the passes of the plan and the merge of split keys. Throws Error where a launch fails.
+/// Launches the passes of the plan and the merge of split keys. Throws RunFailure where a launch fails.
 bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
                      Staging& staging);
 
@@ -20,7 +20,7 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
 void stage_units(Plan& plan, Staging& staging);
 
 /// Computes results anew on the plain machine whose sums leave out hidden pairs; with `only_if`, a word on the device,
-/// where that is not 0 when the kernels' turn comes. After stage_units(). Throws Error where a launch fails.
+/// where that is not 0 when the kernels' turn comes. After stage_units(). Throws RunFailure where a launch fails.
 void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
                       const unsigned* only_if);
 

@@ -30,7 +30,7 @@ public:
         return static_cast<std::int64_t>(at);
     }
 
-    /// Ends the reserving. Throws Error where the space has no memory left.
+    /// Ends the reserving. Throws RunFailure where the space has no memory left.
     void place() { there_.emplace(static_cast<std::int64_t>(here_.size()), space_); }
 
     /// Where kernels find what was reserved.

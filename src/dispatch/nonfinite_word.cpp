@@ -51,7 +51,7 @@ public:
         if (free_.empty()) {
             unsigned* const page = allocate_page(space);
             if (page == nullptr) {
-                throw Error(fmt::format("the driver gave no host memory that {} can write.", space.name()));
+                throw RunFailure(fmt::format("the driver gave no host memory that {} can write.", space.name()));
             }
             for (std::size_t word = 0; word < page_words; word += line_words) {
                 free_.push_back(page + word);

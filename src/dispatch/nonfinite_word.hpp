@@ -11,7 +11,7 @@ namespace flashomp {
 /// memory, on a device's calls too: an answer copied from a device would take 10 µs.
 class NonfiniteWord {
 public:
-    /// It is 0. Throws Error where there is no memory for it.
+    /// It is 0. Throws RunFailure where there is no memory for it.
     explicit NonfiniteWord(const Space& space);
     ~NonfiniteWord();
     NonfiniteWord(const NonfiniteWord&) = delete;

@@ -63,8 +63,9 @@ offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const 
                                 const Hardware& hardware)
 {
     if (!offload::has_visible_machine()) {
-        throw Error("a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
-                    "not beside libflashomp or cannot be loaded.");
+        throw RunFailure(
+            "a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
+            "not beside libflashomp or cannot be loaded.");
     }
     return run_all(plan, problem, params, hardware,
                    [](const PassPlan&, const offload::Call& here, offload::Call* there) {

@@ -13,8 +13,8 @@ namespace flashomp {
 offload::Ran run_openmp_passes(const Plan& plan, const Problem& problem, const offload::Params& params,
                                const Hardware& hardware);
 
-/// The same on the plain machine whose sums leave out hidden pairs (offload/plain/visible_machine.hpp). Throws Error
-/// where its library is missing.
+/// The same on the plain machine whose sums leave out hidden pairs (offload/plain/visible_machine.hpp). Throws
+/// RunFailure where its library is missing.
 offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const offload::Params& params,
                                 const Hardware& hardware);
 

@@ -39,9 +39,9 @@ bool keeps_to_warps()
     return isa != nullptr && std::string_view(isa) == "sm_80";
 }
 
-NotBuilt cuda_not_built(std::string_view allowed)
+[[noreturn]] void refuse_cuda(std::string_view allowed)
 {
-    return NotBuilt(fmt::format("backend was cuda, which is not in this build; allowed are: {}.", allowed));
+    throw NotBuilt(fmt::format("backend was cuda, which is not in this build; allowed are: {}.", allowed));
 }
 
 /// openmp or cuda. Throws where cuda was named and cannot run the call.
@@ -53,7 +53,7 @@ Backend chosen_backend(const Options& options)
         return is_cuda ? Backend::cuda : Backend::openmp;
     }
     if (!cuda::is_built()) {
-        throw cuda_not_built("openmp, reference");
+        refuse_cuda("openmp, reference");
     }
     if (options.device.kind == Device::Kind::host) {
         throw Error("device was host, but the cuda backend runs on GPUs; allowed are: auto and the numbers of GPUs.");
@@ -169,7 +169,7 @@ Place place_on(const KnownDevice& device, const Options& options)
     const bool is_cuda =
         options.backend == Backend::cuda || (options.backend == Backend::automatic && cuda::is_built());
     if (is_cuda && !cuda::is_built()) {
-        throw cuda_not_built("openmp");
+        refuse_cuda("openmp");
     }
     if (!is_cuda && !offload::has_gpu_code()) {
         throw Error(fmt::format("device was {}, but this build has no GPU code; allowed are: auto, host.", device.key));
@@ -190,7 +190,7 @@ Place place_on(const KnownDevice& device, const Options& options)
 void expect_where_sent(const Place& place, bool on_device)
 {
     if (place.hardware.is_device && !on_device) {
-        throw Error(
+        throw RunFailure(
             fmt::format("the call was sent to {}, but its kernels report that they ran on the host.", place.name));
     }
 }

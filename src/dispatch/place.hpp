@@ -36,7 +36,7 @@ void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts);
 /// What tuning tables for the place are kept by.
 [[nodiscard]] tuning::Key tuning_key(const Hardware& hardware);
 
-/// Throws Error where kernels that were sent to a device ran on the host: they have written nothing.
+/// Throws RunFailure where kernels that were sent to a device ran on the host: they have written nothing.
 void expect_where_sent(const Place& place, bool on_device);
 
 /// Leaves a plan's host passes no more threads than the system starts. Returns how many the hungriest pass has.

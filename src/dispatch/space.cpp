@@ -18,7 +18,7 @@ constexpr std::align_val_t alignment{64};
 
 [[noreturn]] void refuse_copy(std::int64_t bytes)
 {
-    throw Error(fmt::format("copying {} bytes between the host and the device failed.", bytes));
+    throw RunFailure(fmt::format("copying {} bytes between the host and the device failed.", bytes));
 }
 
 } // namespace
@@ -110,7 +110,7 @@ void copy_out(void* target, const void* source, const Space& space, std::int64_t
 void clear(void* target, const Space& space, std::int64_t bytes)
 {
     if (!cuda::clear(target, bytes, space.device, space.stream)) {
-        throw Error(fmt::format("clearing {} bytes on {} failed.", bytes, space.name()));
+        throw RunFailure(fmt::format("clearing {} bytes on {} failed.", bytes, space.name()));
     }
 }
 
@@ -120,7 +120,7 @@ void wait_for(const Space& space)
         return; // an OpenMP region is over when it returns
     }
     if (const int status = cuda::wait(space.device, space.stream); status != 0) {
-        throw Error(fmt::format("the work on {} failed: {}.", space.name(), cuda::error_text(status)));
+        throw RunFailure(fmt::format("the work on {} failed: {}.", space.name(), cuda::error_text(status)));
     }
 }
 

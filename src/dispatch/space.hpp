@@ -31,14 +31,14 @@ void release(void* memory, const Space& space);
 void release_unused(const Space& space);
 
 /// Between host memory and a device's, in the order of its stream. What is copied to a device may change as soon as
-/// this returns; what is copied from a CUDA device is there after wait(). Throws Error where it failed.
+/// this returns; what is copied from a CUDA device is there after wait(). Throws RunFailure where it failed.
 void copy_in(void* target, const Space& space, const void* source, std::int64_t bytes);
 void copy_out(void* target, const void* source, const Space& space, std::int64_t bytes);
 
-/// Zeros in a CUDA device's memory, in the order of its stream. Throws Error where it failed.
+/// Zeros in a CUDA device's memory, in the order of its stream. Throws RunFailure where it failed.
 void clear(void* target, const Space& space, std::int64_t bytes);
 
-/// Waits for all that was sent to the space's stream. Throws Error with what went wrong there.
+/// Waits for all that was sent to the space's stream. Throws RunFailure with what went wrong there.
 void wait_for(const Space& space);
 
 } // namespace flashomp

@@ -145,7 +145,7 @@ private:
             made.data = allocate(bytes, space);
         }
         if (made.data == nullptr) {
-            throw Error(
+            throw RunFailure(
                 fmt::format("the call needs {} bytes of scratch memory, but {} has no more.", bytes, space.name()));
         }
         return made;

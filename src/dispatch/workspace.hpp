@@ -13,8 +13,8 @@ namespace flashomp {
 /// will do, and one that is captured into a graph.
 class Workspace {
 public:
-    /// At least `bytes` bytes, 64-byte aligned, contents undefined. Throws Error when the device or the host has no
-    /// more memory.
+    /// At least `bytes` bytes, 64-byte aligned, contents undefined. Throws RunFailure when the device or the host has
+    /// no more memory.
     Workspace(std::int64_t bytes, const Space& space);
     ~Workspace();
     Workspace(const Workspace&) = delete;

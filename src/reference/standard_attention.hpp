@@ -171,7 +171,8 @@ struct Gradients {
     typename A::Scalar dsink = 0;
 };
 
-/// Steps 1 to 7 of design.md's "Semantics". q is [rows, head_dim], k [columns, head_dim], v [columns, head_dim_v].
+/// The equations of docs/algorithm.md, sections 1 and 7. q is [rows, head_dim], k [columns, head_dim], v [columns,
+/// head_dim_v].
 template <class A>
 [[nodiscard]] Stored<A> forward_block(const Block& block, const Part<A>& q, const Part<A>& k, const Part<A>& v)
 {

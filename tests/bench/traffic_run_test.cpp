@@ -30,7 +30,7 @@ TEST(TrafficRun, NcuCountersAreAddedUpOverKernels)
     EXPECT_DOUBLE_EQ(traffic.read, 1000512 + 1500);
     EXPECT_DOUBLE_EQ(traffic.written, 2048);
     EXPECT_EQ(read_ncu_csv("==WARNING== No kernels were profiled.\n").read, 0);
-    EXPECT_THROW(static_cast<void>(read_ncu_csv("==ERROR== something else\n")), Error);
+    EXPECT_THROW(static_cast<void>(read_ncu_csv("==ERROR== something else\n")), RunFailure);
 }
 
 TEST(TrafficRun, CachegrindLinesAreMissesOfTheLastLevel)
@@ -42,7 +42,7 @@ TEST(TrafficRun, CachegrindLinesAreMissesOfTheLastLevel)
                                                     64);
     EXPECT_DOUBLE_EQ(traffic.read, (7 + 3) * 64);
     EXPECT_DOUBLE_EQ(traffic.written, 3 * 64);
-    EXPECT_THROW(static_cast<void>(read_cachegrind("events: Ir\nsummary: 100\n", 64)), Error);
+    EXPECT_THROW(static_cast<void>(read_cachegrind("events: Ir\nsummary: 100\n", 64)), RunFailure);
 }
 
 /// A folder with a program that pretends to be a tool; PATH is that folder alone meanwhile.
@@ -103,7 +103,7 @@ TEST_F(TrafficTool, ACallWithoutAKernelIsNoMeasurement)
 while [[ $1 != --log-file ]]; do shift; done
 echo '==WARNING== No kernels were profiled.' >"$2"
 )bash");
-    EXPECT_THROW(static_cast<void>(measure_traffic({"/bin/true"}, true)), Error);
+    EXPECT_THROW(static_cast<void>(measure_traffic({"/bin/true"}, true)), RunFailure);
 }
 
 TEST_F(TrafficTool, AFailureIsToldInTheToolsWords)
@@ -112,7 +112,7 @@ TEST_F(TrafficTool, AFailureIsToldInTheToolsWords)
     try {
         static_cast<void>(measure_traffic({"/bin/true"}, true));
         FAIL() << "accepted";
-    } catch (const Error& error) {
+    } catch (const RunFailure& error) {
         EXPECT_NE(std::string(error.what()).find("ERR_NVGPUCTRPERM"), std::string::npos) << error.what();
     }
 }
@@ -122,7 +122,7 @@ TEST_F(TrafficTool, AMissingToolIsNamed)
     try {
         static_cast<void>(measure_traffic({"/bin/true"}, false));
         FAIL() << "accepted";
-    } catch (const Error& error) {
+    } catch (const RunFailure& error) {
         EXPECT_STREQ(error.what(), "--measure-traffic on the host needs valgrind on PATH, which is not there.");
     }
 }

@@ -1,4 +1,5 @@
-// `flashomp bench` as a user runs it: files, table, exit status, and one sentence for bad input.
+// `flashomp bench` as a user runs it: files, table, exit status, and one sentence for bad input or a
+// failure of the machine.
 #include "cli_support.hpp"
 
 #include <algorithm>
@@ -51,6 +52,15 @@ TEST_F(CliBench, StandardAttentionBesideIt)
     const ::testing::Matcher<const std::string&> has_row =
         ::testing::ContainsRegex("\n *forward [^\n]* standard[^\n]* [0-9.]+x ");
     EXPECT_TRUE(has_row.Matches(text)) << text;
+}
+
+TEST_F(CliBench, AMissingToolIsAFailureOfTheMachineAndNoBadInput)
+{
+    const Outcome missing =
+        run_shell(R"(PATH=/nonexistent; "$0" bench --shape b1_h1_n64_d16 --device host --measure-traffic)");
+    EXPECT_EQ(missing.status, 3);
+    EXPECT_EQ(missing.err, "flashomp: --measure-traffic on the host needs valgrind on PATH, which is not there.\n");
+    EXPECT_EQ(run_shell(R"(PATH=/nonexistent; "$0" bench --shape nothing --device host --measure-traffic)").status, 2);
 }
 
 TEST_F(CliBench, HelpSpeaksOfRandomInputs)

@@ -115,8 +115,9 @@ struct Cell {
     }
 
     /// Whether the rule says anything about dQ: one query that sees one key has p = 1, so standard attention finds its
-    /// dS = p·(dP − Σ p·dP) = 0 without error in any precision. D = Σ dO∘O, which design.md prescribes, does not where
-    /// O is inexact: dropout's factor makes it so in 16 bits. The rule holds for the other results.
+    /// dS = p·(dP − Σ p·dP) = 0 without error in any precision. flashomp takes D = Σ dO∘O for Σ p·dP
+    /// (docs/algorithm.md, section 8), and D has an error where O is inexact: dropout's factor makes O inexact in 16
+    /// bits. The rule holds for the other results.
     [[nodiscard]] bool can_judge_dq(const Pair& pair, DType dtype) const
     {
         return dtype == DType::float32 || pair.queries > 1 || mask != 1 || !has_dropout;

@@ -106,7 +106,7 @@ TEST(ReferenceWorkedExample, GradientOfTheScoresAndItsRowSums)
     for (std::size_t n = 0; n < 16; ++n) {
         d[n / 4] += c.dout[n] * o[n];
     }
-    // 34.8155 and 30.3031 in full; issue 2 prints the first as 34.83, from probabilities rounded on the way.
+    // In full 34.8155 and 30.3031. Probabilities that are rounded to three digits give 34.83 for the first.
     EXPECT_LE(max_error(d, {34.8155, 0.0, 30.3031, 0.0}), 0.0001);
     EXPECT_LE(max_error(d, {34.83, 0.0, 30.30, 0.0}), 0.015);
 }

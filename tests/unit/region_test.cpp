@@ -28,8 +28,8 @@ TEST(Region, ResultsOfKernelsThatFellBackAreRefused)
     try {
         expect_where_sent(gpu, false);
         FAIL() << "they were taken";
-    } catch (const Error& error) {
-        EXPECT_STREQ(error.what(),
+    } catch (const RunFailure& failure) {
+        EXPECT_STREQ(failure.what(),
                      "the call was sent to NVIDIA X (device 0), but its kernels report that they ran on the host.");
     }
     EXPECT_NO_THROW(expect_where_sent(Place{}, false)); // a call for the host

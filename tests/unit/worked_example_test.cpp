@@ -107,7 +107,7 @@ std::array<float, block> row_of(const Machine::Scores& s, int r)
     return {s.at(r, 0), s.at(r, 1)};
 }
 
-// What issue 2 prints, in full.
+// The results of a calculation that rounds probabilities to three digits.
 constexpr Matrix printed_o{7.20F, 8.20F, 9.20F, 10.20F, 9.88F, 10.88F, 11.88F, 12.88F,
                            6.08F, 7.08F, 8.08F, 9.08F,  7.92F, 8.92F,  9.92F,  10.92F};
 constexpr Matrix printed_dq{-1.19F, 1.18F, 4.38F, 1.91F, 0, 0, 0, 0, -3.14F, 3.14F, 4.28F, 3.72F, 0, 0, 0, 0};
@@ -204,7 +204,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
     }
     const std::array<float, n> p_row_0{probabilities[0], probabilities[1], probabilities[2], probabilities[3]};
     expect_near(p_row_0, {0.224F, 0.083F, 0.610F, 0.083F}, "P row 0");
-    // 34.8155 in full; issue 2 prints 34.83, from probabilities rounded on the way.
+    // In full 34.8155. Probabilities that are rounded to three digits give 34.83.
     expect_near(example.delta, {34.8155F, 0.0F, 30.30F, 0.0F}, "D");
     expect_near(ds, {-5.57F, -0.73F, 4.38F, 1.91F, 0, 0, 0, 0, -7.42F, -0.58F, 4.28F, 3.72F, 0, 0, 0, 0}, "dS");
 }
