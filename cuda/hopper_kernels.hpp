@@ -8,8 +8,9 @@
 
 namespace flashomp::cuda {
 
-/// Whether the Hopper kernels do this pass: element type, depths, options, strides. One launch does the whole of dq, dk
-/// and dv: it is that of backward_query, and backward_key has none.
+/// Whether the Hopper kernels do this pass: element type, depths, options, strides. The launch of backward_query does
+/// the whole of dq, dk and dv: in one kernel up to depth 128 (HopperBlocks::is_one_pass), beyond it in two, the second
+/// of which is the pass backward_key, whose own launch does nothing.
 bool hopper_supports(offload::Pass pass, const offload::Params& params);
 
 /// Bytes of device workspace that the pass needs.
@@ -18,6 +19,9 @@ std::int64_t hopper_workspace_bytes(offload::Pass pass, const offload::Params& p
 /// The blocks of a pass, and the warps of a block of threads.
 struct HopperBlocks {
     int resident_rows = 0, stream_rows = 0, warps = 0;
+    int depth = 0, depth_v = 0;
+    int stages = 0;           ///< places for blocks that stream
+    bool is_one_pass = false; ///< backward_query computes all gradients: keys stay
 };
 HopperBlocks hopper_blocks(offload::Pass pass, const offload::Params& params);
 

@@ -339,17 +339,35 @@ auto for_backward_shape(const Params& p, const F& f)
                                           : for_backward_shape<ptx::Float16Math>(p, f);
 }
 
+/// Of a forward pass: queries stay.
 template <class Shape>
 HopperBlocks blocks_of(Shape /*shape*/)
 {
-    return {Shape::block_m, Shape::block_n, Shape::threads / 32};
+    return {Shape::block_m, Shape::block_n, Shape::threads / 32, Shape::depth, Shape::depth_v, Shape::stages};
+}
+
+template <class Math, int depth, int block_m>
+HopperBlocks backward_blocks(Pass /*pass*/, BackwardShape<Math, depth, block_m> /*shape*/)
+{
+    using Shape = BackwardShape<Math, depth, block_m>;
+    return {Shape::block_n, Shape::block_m, Shape::threads / 32, depth, depth, Shape::stages, true};
+}
+
+template <class Math, int depth, int depth_v>
+HopperBlocks backward_blocks(Pass pass, WideKeyShape<Math, depth, depth_v> /*shape*/)
+{
+    using Queries = WideQueryShape<Math, depth, depth_v>;
+    using Keys = WideKeyShape<Math, depth, depth_v>;
+    return pass == Pass::backward_query
+               ? HopperBlocks{Queries::block_m, Queries::block_n, Queries::threads / 32, depth, depth_v, 0}
+               : HopperBlocks{Keys::block_n, Keys::block_m, Keys::threads / 32, depth, depth_v, Keys::stages};
 }
 
 } // namespace
 
 bool float8_supports(const Params& p)
 {
-    return can_bring(p, 1) && p.splits == 1 && !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128;
+    return can_bring(p, 1) && !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128;
 }
 
 std::int64_t float8_workspace_bytes(const Params& p)
@@ -379,7 +397,10 @@ bool hopper_supports(Pass pass, const Params& p)
         return false;
     }
     if (pass == Pass::forward) {
-        return p.splits == 1;
+        return true;
+    }
+    if (pass == Pass::backward_key) {
+        return is_wide(p) && hopper_supports(Pass::backward_query, p);
     }
     // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and a
     // sink's gradient is a sum of D. Kernels that sum P∘dP before they compute dK, as the wide ones and other machines'
@@ -404,8 +425,9 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
 
 HopperBlocks hopper_blocks(Pass pass, const Params& params)
 {
-    const auto blocks = [](auto shape) { return blocks_of(shape); };
-    return pass == Pass::forward ? for_forward_shape(params, blocks) : for_backward_shape(params, blocks);
+    return pass == Pass::forward
+               ? for_forward_shape(params, [](auto shape) { return blocks_of(shape); })
+               : for_backward_shape(params, [pass](auto shape) { return backward_blocks(pass, shape); });
 }
 
 int run_hopper(const StreamCall& call)
@@ -416,6 +438,9 @@ int run_hopper(const StreamCall& call)
             return launch_forward<decltype(shape)>(call.params, static_cast<unsigned*>(call.workspace), stream,
                                                    call.gpu);
         });
+    }
+    if (call.launch.pass == Pass::backward_key) {
+        return cudaSuccess; // launched after dQ, whose row statistics it reads
     }
     return for_backward_shape(
         call.params, [&](auto shape) { return launch_backward(shape, call.params, call.workspace, stream, call.gpu); });

@@ -1,5 +1,8 @@
 #include "budget.hpp"
 
+#include "kernel_params.hpp"
+#include "registry.hpp"
+
 #include "launch/tensor_shapes.hpp"
 
 #include <algorithm>
@@ -74,19 +77,30 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     const std::int64_t rows = forward.launch.resident_rows;
     const std::int64_t columns = forward.launch.stream_rows;
     // Tensor-core kernels are compiled for some depths only and hold the whole of theirs.
-    const std::int64_t d = tensor_cores ? forward.launch.depth : problem.head_dim;
-    const std::int64_t dv = tensor_cores ? forward.launch.depth : problem.head_dim_v;
+    const bool is_hopper = forward.machine == Machine::hopper;
+    const bool is_cuda = forward.kernel != nullptr && forward.kernel->backend == Backend::cuda;
+    const bool is_float8 = problem.dtype == DType::float8_e4m3;
+    cuda::HopperBlocks own; // of CUDA's Hopper kernels
+    if (is_hopper && is_cuda) {
+        const offload::Params params = described_params(problem, {});
+        own = is_float8 ? cuda::float8_blocks(params) : cuda::hopper_blocks(offload::Pass::forward, params);
+    }
+    const std::int64_t depth = forward.launch.depth;
+    const std::int64_t d = own.depth > 0 ? own.depth : (tensor_cores ? depth : problem.head_dim);
+    const std::int64_t dv = own.depth_v > 0 ? own.depth_v : (tensor_cores ? depth : problem.head_dim_v);
     // A CPU's matrix instructions take numbers as one, two or three bfloat16 terms; there is room for a streamed block
     // packed as either operand, and for packed scores.
     const bool in_terms = forward.machine == Machine::host && forward.isa->products != nullptr;
     const bool is_float32 = problem.dtype == DType::float32;
     const std::int64_t terms = is_float32 ? 3 : (problem.dtype == DType::float16 ? 2 : 1);
-    const std::int64_t element = in_terms ? 2 * terms : (tensor_cores && !is_float32 ? 2 : 4);
+    const std::int64_t element = in_terms ? 2 * terms : (is_float8 ? 1 : (tensor_cores && !is_float32 ? 2 : 4));
     const std::int64_t operands = in_terms ? 2 : 1;
     // Blocks on their way to the chip have a place there too.
     std::int64_t stages_k = tensor_cores ? 2 : 1;
     std::int64_t stages_v = stages_k;
-    if (forward.machine == Machine::hopper) {
+    if (own.stages > 0) {
+        stages_k = stages_v = own.stages;
+    } else if (is_hopper) {
         const offload::TensorShape shape = offload::hopper_shape(offload::Operands::bits16, offload::Pass::forward,
                                                                  forward.launch.depth, /*modified=*/false);
         stages_k = shape.lead + 1;

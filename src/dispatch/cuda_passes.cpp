@@ -7,6 +7,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace flashomp {
@@ -46,6 +47,8 @@ bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& 
     const Workspace workspace(plan.crew_memory_bytes, space);
     const cuda::Float8Scales scales = scales_of(problem, staging);
     stage_units(plan, staging);
+    const DeviceFacts& facts = place.hardware.gpu;
+    const cuda::Gpu gpu{space.device, std::max(1, facts.multiprocessors), facts.l2_bytes};
     for (const PassPlan& pass : plan.passes) {
         expect_launched(pass.kernel->run_on_stream({params, pass.launch, scales, workspace.data(), space.stream, gpu}),
                         place);

@@ -103,9 +103,10 @@ void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts)
     hardware.is_device = true;
     hardware.device = device;
     hardware.gpu = facts;
+    const bool keeps = keeps_to_warps(); // before a library is opened, which the driver compiles
     const bool has_kernels = hardware.backend == Backend::cuda || facts.matrix_units != MatrixUnits::warpgroup ||
-                             offload::load_hopper_machine();
-    if (!has_kernels || keeps_to_warps()) {
+                             (!keeps && offload::load_hopper_machine());
+    if (!has_kernels || keeps) {
         hardware.gpu.matrix_units = std::min(facts.matrix_units, MatrixUnits::warp);
     }
 }

@@ -220,16 +220,14 @@ Plan plan(const Problem& problem, const Hardware& hardware)
 {
     refuse_far_more_items_than_countable(problem);
     Plan plan;
-    bool has_all_gradients = false;
     for (const Pass pass : passes_of(problem, hardware)) {
-        if (pass == Pass::backward_key && has_all_gradients) {
-            continue;
+        if (pass == Pass::backward_key && plan.passes.back().launch.pass == Pass::backward_once) {
+            continue; // the launch before computes dK and dV
         }
         plan.passes.push_back(planned_pass(pass, problem, hardware));
         const PassPlan& planned = plan.passes.back();
         refuse_more_items_than_countable(problem, planned);
         add_name(plan.machine_name, planned);
-        has_all_gradients = has_all_gradients || (pass == Pass::backward_query && planned.kernel->does_all_gradients);
     }
     plan.lse_bytes = 4 * statistic_rows(problem);
     plan.row_bytes = problem.is_backward ? 2 * plan.lse_bytes : 0;

@@ -110,17 +110,12 @@ constexpr Kernel cuda_tensor{
 
 // --- CUDA's kernels for Hopper, whose schedule is their own
 
-std::string hopper_place_obstacle(const Problem& problem, const Hardware& hardware)
-{
-    if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
-        return "the GPU has compute capability 9.0";
-    }
-    return is_tiled(problem.options.tiling) ? untiled : "";
-}
-
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
 bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 {
+    if (problem.seqlen_q > most_queries_of_parts) {
+        return false; // before the blocks of packed sequences are counted
+    }
     PassPlan tensor;
     tensor.kernel = &cuda_tensor;
     tensor.launch = tensor_launch<Machine::tensor>(Pass::forward, problem, hardware);
@@ -130,28 +125,29 @@ bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 
 std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    std::string obstacle = hopper_place_obstacle(problem, hardware);
-    if (obstacle.empty() && !cuda::hopper_supports(pass, described_params(problem, hardware))) {
+    if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
+        return "the GPU has compute capability 9.0";
+    }
+    if (is_tiled(problem.options.tiling)) {
+        return untiled;
+    }
+    if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
     }
-    if (obstacle.empty() && pass == Pass::forward && would_cut_keys(problem, hardware)) {
-        return "there are more queries, or fewer keys";
-    }
-    return obstacle;
+    return pass == Pass::forward && would_cut_keys(problem, hardware) ? "there are more queries, or fewer keys" : "";
 }
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    std::string obstacle = hopper_place_obstacle(problem, hardware);
-    const bool is_there =
-        obstacle.empty() && pass == Pass::forward && cuda::float8_supports(described_params(problem, hardware));
+    const bool is_there = pass == Pass::forward && hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
+                          cuda::float8_supports(described_params(problem, hardware));
     return is_there ? "" : "there is a kernel of 8 bits";
 }
 
 Launch hopper_launch(Pass pass, const Problem& problem, const Hardware& hardware, const cuda::HopperBlocks& blocks)
 {
     Launch launch;
-    launch.pass = pass;
+    launch.pass = blocks.is_one_pass ? Pass::backward_once : pass;
     launch.depth = problem.kernel_depth();
     launch.resident_rows = blocks.resident_rows;
     launch.stream_rows = blocks.stream_rows;
@@ -196,7 +192,6 @@ constexpr Kernel list[] = {
                 return cuda::hopper_workspace_bytes(pass, described_params(problem, hardware));
             },
         .takes_parts_of_keys = false,
-        .does_all_gradients = true,
         .run_on_stream = cuda::run_hopper,
     },
     cuda_tensor,

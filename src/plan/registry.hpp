@@ -20,7 +20,8 @@ struct Kernel {
 
     /// What would have to hold for the kernel to run the pass; empty: it can.
     std::string (*obstacle)(offload::Pass pass, const Problem& problem, const Hardware& hardware);
-    /// Block sizes, crews and memory of the pass. Throws Error where the caller's tiling cannot be had.
+    /// Block sizes, crews and memory of the pass. Where backward_query becomes backward_once here, the launch computes
+    /// dK and dV, too. Throws Error where the caller's tiling cannot be had.
     offload::Launch (*launch)(offload::Pass pass, const Problem& problem, const Hardware& hardware);
     /// Bytes of device memory that the kernel needs for itself; null: none.
     std::int64_t (*workspace_bytes)(offload::Pass pass, const Problem& problem, const Hardware& hardware) = nullptr;
@@ -29,8 +30,6 @@ struct Kernel {
     bool takes_parts_of_keys = true;
     /// Crews draw their items, so that the last one to arrive at a block puts its parts together.
     bool merges_parts = false;
-    /// As backward_query it computes dK and dV, too.
-    bool does_all_gradients = false;
 
     /// Launches it: on openmp a target region, or null for the host, whose instruction set runs (HostIsa::run); on cuda
     /// on a stream.
@@ -38,7 +37,7 @@ struct Kernel {
     int (*run_on_stream)(const cuda::StreamCall& call) = nullptr;
 };
 
-/// All kernels, in the order in which a pass asks them.
+/// All kernels but that of float8_e4m3, in the order in which a pass asks them.
 [[nodiscard]] std::span<const Kernel> kernels();
 
 /// The first kernel that runs the pass; of the machine that the caller named, if any. Passes that only the plain

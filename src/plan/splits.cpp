@@ -72,11 +72,10 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
 {
     const bool in_pass = merges_in_pass(problem, pass, hardware);
     const std::int64_t fewest_keys = !hardware.is_device ? 1024 : (in_pass ? 256 : 512); // of a part
-    constexpr std::int64_t most_queries = 64; // more would make the partial results more than a few rows of memory
     // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
     const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
     const std::int64_t items = block_count(problem, pass);
-    if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries ||
+    if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts ||
         problem.seqlen_k < fewest_in_all) {
         return 1;
     }

@@ -18,6 +18,9 @@ namespace flashomp {
 /// Whether the last crew of a block merges what the parts of its keys give (nvidia/merge_splits.hpp).
 [[nodiscard]] bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware);
 
+/// More would make the partial results more than a few rows of memory.
+constexpr std::int64_t most_queries_of_parts = 64;
+
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
 /// of the problem and the kind of hardware, a GPU's teams among it, so that the number of host threads does not change
 /// the bits.

@@ -98,8 +98,8 @@ Factors factors_of(const Judged& judged, bool few_keys, double largest_value)
     } else if (judged.dtype == DType::float8_e4m3) {
         f.unit = 0x1p-9; // results are bfloat16
         f.largest = 3.0;
-        f.rms = few_keys ? 2.0 : 1.1;
-        f.block_rms = few_keys ? 3.0 : 1.25;
+        f.rms = 1.1;
+        f.block_rms = 1.25;
         f.slack = float32_slack + f.unit * largest_value;
         f.block_slack = f.slack;
         f.common = 1.25 * f.unit;
