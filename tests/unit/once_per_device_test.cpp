@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <thread>
 #include <vector>
 
@@ -61,25 +62,25 @@ TEST(OncePerDevice, NoThreadGoesOnBeforeItsDeviceIsSet)
         std::atomic<int> early = 0, waiting = 0;
         std::vector<std::thread> callers;
         for (int thread = 0; thread < threads; ++thread) {
-            callers.emplace_back([&, device = thread % devices] {
+            callers.emplace_back([&, device = thread % devices, at = static_cast<std::size_t>(thread % devices)] {
                 ++waiting;
                 while (waiting < threads) { // all at the same time
                     std::this_thread::yield();
                 }
                 once(device, [&] {
-                    ++begun[device];
+                    ++begun.at(at);
                     std::this_thread::yield();
-                    ++ended[device];
+                    ++ended.at(at);
                     return success;
                 });
-                early += ended[device] == 0 ? 1 : 0;
+                early += ended.at(at) == 0 ? 1 : 0;
             });
         }
         for (std::thread& caller : callers) {
             caller.join();
         }
-        for (int device = 0; device < devices; ++device) {
-            EXPECT_EQ(begun[device], 1) << "device " << device;
+        for (const std::atomic<int>& count : begun) {
+            EXPECT_EQ(count, 1);
         }
         EXPECT_EQ(early, 0);
     }
