@@ -227,7 +227,7 @@ TEST_P(PlannedAndRun, AgreeOnTheMachines)
     const DType dtype = GetParam();
     constexpr std::int64_t batch = 2, heads = 2, rows = 70, depth = 32;
     const auto tensor = [&](std::vector<char>& memory) {
-        memory.assign(batch * rows * heads * depth * size_of(dtype), 0);
+        memory.assign(static_cast<std::size_t>(batch * rows * heads * depth * size_of(dtype)), 0);
         return TensorView::contiguous(memory.data(), dtype, {batch, rows, heads, depth});
     };
     std::vector<char> q, k, v, o, dout, dq, dk, dv;
