@@ -92,7 +92,7 @@ std::vector<DeviceFacts> all_of(int count, FactsOf facts_of)
 {
     std::vector<DeviceFacts> all;
     for (int index = 0; index < count; ++index) {
-        all.push_back(facts_of(index));
+        all.push_back(facts_of(index)); // NOLINT(performance-inefficient-vector-operation): a few, once
     }
     return all;
 }
