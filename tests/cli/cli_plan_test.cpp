@@ -60,7 +60,8 @@ TEST_F(CliPlan, ExtraBytesAreThoseThatTheRunReports)
 
 TEST_F(CliPlan, AGpuNeedNotBeThereWhereTheBuildHasItsCode)
 {
-    const Arguments h200{"--shape", "b2_h32_n8192_d64", "--dtype", "bfloat16", "--device", "h200"};
+    const Arguments h200{"--shape", "b2_h32_n8192_d64", "--dtype", "bfloat16", "--device",
+                         "h200",    "--backend",        "openmp"};
     if (std::string_view(build_info().offload) == "none") {
         expect_refused(Arguments{"plan"} + h200, "device was h200, but this build has no GPU code");
         return;
