@@ -161,7 +161,7 @@ TEST(Registry, WarpgroupProductsAreHoppersAlone)
 TEST(Registry, CudasHopperKernelsAreInThePlan)
 {
     if (!cuda::is_built()) {
-        GTEST_SKIP() << "this build has no CUDA code";
+        GTEST_SKIP() << "this build has no CUDA backend";
     }
     const auto of = [](const char* shape, bool backward) { return machines("h200", Backend::cuda, shape, backward); };
     EXPECT_EQ(of("b1_h8kv2_n1x16384_d128", false), "tensor"); // parts of the keys
