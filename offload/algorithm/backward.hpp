@@ -160,8 +160,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const bool softcap = modified && score.softcap > 0.0F;
     const bool keeps_shift = softcap && p.element != Element::float32;
     const int last = loaded_keys<Machine>(score, seq, i0, i0 + rows);
-    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
-    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
+    const Rows all_k = StridedKeys::keys(p, seq, work.batch, head_kv, 0, last);
+    const Rows all_v = StridedKeys::values(p, seq, work.batch, head_kv, 0, last);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
         if (what == Load::for_scores) {
             tile.load(k[stage], slice(all_k, j0, block_n));
@@ -321,9 +321,9 @@ FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const Wo
         }
     }();
 
-    tile.load(k, rows_of(p, p.k, work.batch, work.head, first, rows, p.head_dim));
+    tile.load(k, StridedKeys::keys(p, seq, work.batch, work.head, j0, rows));
     if constexpr (has_keys) {
-        tile.load(v, rows_of(p, p.v, work.batch, work.head, first, rows, p.head_dim_v));
+        tile.load(v, StridedKeys::values(p, seq, work.batch, work.head, j0, rows));
     }
     if constexpr (has_queries) {
         if (p.key_padding_mask != nullptr) { // else what a hidden key holds would reach all of dQ
