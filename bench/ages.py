@@ -36,9 +36,9 @@ SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.
 MEASURES = (
-    ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h200-cuda-launch.json",)),
+    ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h200-cuda-launch.json", "h200-cuda-launch-prepared.json")),
     ("the CUDA backend", CUDA, ("h200-cuda*",)),
-    ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h200-openmp-launch.json",)),
+    ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h200-openmp-launch.json", "h200-openmp-launch-prepared.json")),
     ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*",)),
     ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
