@@ -64,6 +64,7 @@ struct BackwardArgs {
 //
 // Forks. A forked child may call on the host. The driver does not let the child use GPUs that its parent has used: a
 // call that names such a GPU throws Error, and a call with device auto runs on the host and says so in Report::note.
+// Runs of calls that were prepared for a GPU throw Error, too (prepared.hpp).
 // Fork while no other thread is inside the first call of the process, which opens libraries and reads the tuning table.
 //
 // What is kept between calls, until the process ends: up to 32 blocks of scratch memory of the host and the devices

@@ -100,7 +100,7 @@ struct Options {
     std::optional<void*> stream = {};
     Tiling tiling = {};
 
-    /// The same values and the same tensors, whatever these hold.
+    /// All members are the same; nobody looks into the tensors.
     friend bool operator==(const Options&, const Options&) = default;
 };
 

@@ -28,9 +28,13 @@ struct RunReport {
 /// device; and a result that is not finite is computed a second time (Report::computed_twice), which plans and
 /// allocates.
 ///
-/// Threads. Two threads must not be in run() of one prepared call at a time, and it stays where it is meanwhile;
-/// different prepared calls do not disturb each other. With a stream, the prepared call and the workspace must live
-/// until the stream is done with the runs.
+/// Threads. Two threads must not be in run() of one prepared call at a time, and nobody moves or assigns the prepared
+/// call meanwhile. Different prepared calls do not disturb each other. A run has at most the host threads that
+/// prepare() found (Options::threads), and one thread inside a caller's parallel region, as other calls.
+/// Streams. The prepared call, the workspace and the tensors must live until the stream is done with the runs; where a
+/// run is captured into a CUDA graph, as long as the graph may be launched.
+/// Forks. In a forked child the run of a call that was prepared for a GPU throws Error. Runs on the host work.
+/// A prepared call that was moved from may only be assigned or destroyed.
 template <class Args>
 class Prepared {
 public:
@@ -41,21 +45,23 @@ public:
     /// Alignment of a workspace, in bytes.
     static constexpr std::int64_t workspace_alignment = 256;
 
-    /// Bytes of a workspace, 0 where the call needs none: what forward() or backward() gets for itself in each call.
+    /// Bytes of a workspace, 0 where no run needs any. forward() and backward() get as many for themselves.
     [[nodiscard]] std::int64_t workspace_bytes() const;
 
     /// Where a workspace must be. Device memory as in Memory.
     [[nodiscard]] Memory workspace_memory() const;
 
-    /// Runs the call on tensors of the prepared shapes, strides, dtypes and memories, at any addresses that are as
-    /// aligned as the prepared ones. The tensors of the options are those of prepare(), read anew. `workspace` has at
-    /// least workspace_bytes() bytes; runs at the same time need different ones. Its contents do not matter. `stream`
-    /// is given where Options::stream was, and counts instead of it.
+    /// Runs the call on tensors of the prepared shapes, strides, dtypes and memories. They may be at any addresses that
+    /// are as aligned as the prepared ones. The tensors of the options are those of prepare(), read anew. `workspace`
+    /// has at least workspace_bytes() bytes, whatever they hold, and shares no memory with a tensor. Runs at the same
+    /// time need different workspaces. Give `stream` exactly where Options::stream was given to prepare(); the run uses
+    /// this one.
     /// Throws Error, with nothing written, when an argument is not as prepared; RunFailure when the machine fails.
     RunReport run(const Args& args, std::span<std::byte> workspace, std::optional<void*> stream = {});
 
-    /// The same with tensors of options at other addresses and with another seed and offset of dropout; `options` is
-    /// in all else what prepare() was given. cu_seqlens_q and cu_seqlens_k keep the values that prepare() read.
+    /// The same with tensors of options at other addresses, and with another seed and offset of dropout. All other
+    /// options equal those that prepare() was given. cu_seqlens_q and cu_seqlens_k keep the values that prepare() read,
+    /// and are not looked at again.
     RunReport run(const Args& args, const Options& options, std::span<std::byte> workspace);
 
     /// What a run of this call did, in words.
@@ -75,7 +81,7 @@ using PreparedBackward = Prepared<BackwardArgs>;
 
 /// Decides a call of the openmp or cuda backend. Tensors may have null for data, also those of the options: such a
 /// tensor gets its address from run(), where on a GPU it must be aligned to 16 bytes. cu_seqlens_q and cu_seqlens_k are
-/// read here.
+/// read here, and not afterwards.
 /// Throws Error when an argument is not as documented.
 [[nodiscard]] PreparedForward prepare(const ForwardArgs& args, const Options& options = {});
 [[nodiscard]] PreparedBackward prepare(const BackwardArgs& args, const Options& options = {});

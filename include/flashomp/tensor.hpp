@@ -201,7 +201,7 @@ struct BasicTensorView {
     /// Whether the caller gave this tensor at all.
     [[nodiscard]] explicit operator bool() const { return rank != 0; }
 
-    /// The same elements of the same memory, in the same order.
+    /// All members are the same, those beyond the rank, too.
     friend bool operator==(const BasicTensorView&, const BasicTensorView&) = default;
 
     /// Number of elements of a view that has a shape: 0 to 4 axes, and extents whose product is an int64.

@@ -1,11 +1,14 @@
 #include "flashomp/prepared.hpp"
 
+#include "overlap.hpp"
 #include "prepared_call.hpp"
 #include "problem_tensors.hpp"
 #include "validate.hpp"
+#include "validate_views.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -47,15 +50,38 @@ Problem validated(Problem problem)
     return problem;
 }
 
+/// What tells a tensor from the prepared one besides its address, or an empty text. An axis of one element has any
+/// stride.
+std::string difference(const ConstTensorView& view, const ConstTensorView& prepared)
+{
+    const auto described = [](const ConstTensorView& of) {
+        return of ? fmt::format("{} {}", name_of(of.dtype), shape_string(of)) : std::string("not given");
+    };
+    const auto rank = static_cast<std::size_t>(view.rank);
+    if (view.rank != prepared.rank || view.dtype != prepared.dtype ||
+        !std::equal(view.shape.begin(), view.shape.begin() + view.rank, prepared.shape.begin())) {
+        return fmt::format("is {}, but the call was prepared for {}", described(view), described(prepared));
+    }
+    if (view.memory != prepared.memory) {
+        return fmt::format("is in {0} memory, but the call was prepared for {1} memory",
+                           view.memory == Memory::host ? "host" : "device",
+                           prepared.memory == Memory::host ? "host" : "device");
+    }
+    for (std::size_t axis = 0; axis < rank; ++axis) {
+        if (view.shape.at(axis) > 1 && view.strides.at(axis) != prepared.strides.at(axis)) {
+            return fmt::format("has stride {} on axis {}, but the call was prepared for {}", view.strides.at(axis),
+                               axis, prepared.strides.at(axis));
+        }
+    }
+    return {};
+}
+
 /// Throws Error unless the tensor differs from the prepared one in its address alone, and has one.
 void check_as_prepared(const char* name, const ConstTensorView& view, const ConstTensorView& prepared, bool is_on_gpu)
 {
-    if (view.dtype != prepared.dtype || view.rank != prepared.rank || view.memory != prepared.memory ||
-        view.shape != prepared.shape || view.strides != prepared.strides) {
-        throw Error(fmt::format("{} is {} {}, but the call was prepared for {} {}; it must have the prepared dtype, "
-                                "memory, shape and strides.",
-                                name, name_of(view.dtype), shape_string(view), name_of(prepared.dtype),
-                                shape_string(prepared)));
+    check_view(name, view);
+    if (const std::string differs = difference(view, prepared); !differs.empty()) {
+        throw Error(fmt::format("{} {}; a run may change addresses alone.", name, differs));
     }
     if (!view || view.elements() == 0) {
         return;
@@ -71,6 +97,13 @@ void check_as_prepared(const char* name, const ConstTensorView& view, const Cons
         throw Error(fmt::format("{} begins at address {:#x}; the call was prepared for multiples of {}.", name,
                                 address_of(view), wanted));
     }
+}
+
+/// Leaves out the tensors whose values prepare() has read: nobody looks at them again, so they may be gone.
+Problem without_boundaries(Problem problem)
+{
+    problem.options.cu_seqlens_q = problem.options.cu_seqlens_k = {};
+    return problem;
 }
 
 /// Whether the options differ in no more than what a run may change.
@@ -92,42 +125,57 @@ bool are_as_prepared(Options options, const Options& prepared)
 template <class Args>
 class Prepared<Args>::State {
 public:
-    explicit State(Problem problem) : prepared_(std::move(problem)), call_(prepared_, false)
+    explicit State(const Problem& problem) : options_(problem.options), call_(problem, false)
     {
-        each_tensor(prepared_, [this](const char* /*name*/, const ConstTensorView& view) { views_.push_back(view); });
+        const Problem prepared = without_boundaries(problem);
+        each_tensor(prepared, [this](const char* /*name*/, const ConstTensorView& view) { views_.push_back(view); });
     }
 
     [[nodiscard]] const PreparedCall& call() const { return call_; }
-    [[nodiscard]] const Options& options() const { return prepared_.options; }
+    [[nodiscard]] const Options& options() const { return options_; }
 
     RunReport run(const Args& args, const Options& options, std::span<std::byte> workspace)
     {
-        if (!are_as_prepared(options, prepared_.options)) {
+        if (!are_as_prepared(options, options_)) {
             throw Error("options differ from those that the call was prepared with; a run may change the addresses of "
                         "their tensors, the seed and offset of dropout, and which stream it is.");
         }
-        const Problem problem = problem_of(args, options);
+        const Problem problem = without_boundaries(problem_of(args, options));
         auto prepared = views_.begin();
         each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
             check_as_prepared(name, view, *prepared++, !call_.space().is_host());
         });
         check_outputs(problem);
-        if (static_cast<std::int64_t>(workspace.size()) < call_.workspace_bytes()) {
-            throw Error(fmt::format("workspace has {} bytes; it must have {} or more.", workspace.size(),
-                                    call_.workspace_bytes()));
-        }
-        if (const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-            address % workspace_alignment != 0 || (address == 0 && call_.workspace_bytes() > 0)) {
-            throw Error(fmt::format("workspace begins at address {:#x}; it must be a multiple of {} and not null.",
-                                    address, workspace_alignment));
-        }
+        check_workspace(problem, workspace);
         return call_.run(problem, workspace.data(), options.stream.value_or(nullptr));
     }
 
 private:
-    Problem prepared_;
+    void check_workspace(const Problem& problem, std::span<std::byte> workspace) const
+    {
+        const std::int64_t bytes = call_.workspace_bytes();
+        if (static_cast<std::int64_t>(workspace.size()) < bytes) {
+            throw Error(fmt::format("workspace has {} bytes; it must have {} or more.", workspace.size(), bytes));
+        }
+        if (const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+            bytes > 0 && (address % workspace_alignment != 0 || address == 0)) {
+            throw Error(fmt::format("workspace begins at address {:#x}; it must be a multiple of {} and not null.",
+                                    address, workspace_alignment));
+        }
+        const auto memory = call_.space().is_host() ? Memory::host : Memory::device;
+        const auto view = ConstTensorView::contiguous(workspace.data(), DType::boolean, {bytes}, memory);
+        each_tensor(problem, [&](const char* name, const ConstTensorView& tensor) {
+            if (tensor && overlap(view, tensor)) {
+                throw Error(fmt::format("workspace overlaps {} in memory; it must not share memory with a tensor of "
+                                        "the call.",
+                                        name));
+            }
+        });
+    }
+
+    Options options_;
     PreparedCall call_;
-    std::vector<ConstTensorView> views_; ///< of prepared_, in each_tensor()'s order
+    std::vector<ConstTensorView> views_; ///< in each_tensor()'s order
 };
 
 template <class Args>

@@ -43,8 +43,12 @@ std::int64_t Calls::reserve(std::int64_t bytes)
     return at;
 }
 
-Calls::Calls(const Plan& plan, const Problem& problem, const Space& space) : plan_(plan), passes_(plan.passes.size())
+Calls::Calls(const Plan& plan, const Problem& problem, const Space& space) : plan_(plan)
 {
+    if (space.kind == Space::Kind::cuda) {
+        return;
+    }
+    passes_.resize(plan.passes.size());
     for (std::size_t i = 0; i < passes_.size(); ++i) {
         const PassPlan& pass = plan.passes[i];
         passes_[i].arrivals = shares_blocks(plan, pass) ? shared_blocks(problem, pass) : 0;

@@ -18,8 +18,11 @@ namespace flashomp {
 /// (tensor_maps.hpp).
 class Calls {
 public:
-    /// For a plan that outlives this.
+    /// For a plan that outlives this; of the CUDA backend there are none, since launches take their parameters by
+    /// value.
     Calls(const Plan& plan, const Problem& problem, const Space& space);
+    Calls(const Calls&) = delete;
+    Calls& operator=(const Calls&) = delete;
 
     /// Bytes of a run's workspace that they take.
     [[nodiscard]] std::int64_t workspace_bytes() const { return bytes_; }

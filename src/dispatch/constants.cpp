@@ -73,6 +73,9 @@ Constants::Constants(const Space& space, Problem& problem, std::initializer_list
         }
     });
     copy_in(memory_->data(), space, here.data(), static_cast<std::int64_t>(bytes));
+    if (!space.is_asynchronous) {
+        wait_for(space); // streams of CUDA do not wait for the default one
+    }
 }
 
 } // namespace flashomp

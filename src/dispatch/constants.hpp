@@ -14,7 +14,8 @@ namespace flashomp {
 class Constants {
 public:
     /// Gives the passes of the plans (null: no such plan) their units, and the problem the addresses of its boundaries.
-    /// All have to outlive this. Throws RunFailure where the space has no memory left.
+    /// All have to outlive this. In an asynchronous space they are for what is queued on its stream from now on, else
+    /// for anything. Throws RunFailure where the space has no memory left.
     Constants(const Space& space, Problem& problem, std::initializer_list<Plan*> plans);
 
 private:

@@ -49,8 +49,8 @@ Report run_reference(const Problem& problem)
 
 Report run_kernels(const Problem& problem)
 {
-    PreparedCall call(problem, true);
     const auto start = Clock::now();
+    PreparedCall call(problem, true);
     const Workspace workspace(call.workspace_bytes(), call.space());
     Report report = call.report(call.run(problem, workspace.data(), problem.options.stream.value_or(nullptr)));
     report.seconds = seconds_since(start);

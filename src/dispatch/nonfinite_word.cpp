@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <mutex>
+#include <unistd.h>
 #include <vector>
 
 namespace flashomp {
@@ -74,7 +75,7 @@ private:
 };
 
 /// Never destroyed: destructors and atexit handlers that run later may make calls, too. A child of a fork makes no
-/// calls on its parent's devices (place.cpp), so none of them finds the mutex locked for ever.
+/// calls on its parent's devices (place.cpp) and gives no word back, so none of them finds the mutex locked for ever.
 Pool& pool()
 {
     static Pool& instance = *new Pool;
@@ -89,13 +90,13 @@ NonfiniteWord::NonfiniteWord(const Space& space)
         word_ = &own_;
     } else if (!space.is_asynchronous) {
         word_ = pool().take(space);
-        is_pooled_ = true;
+        process_ = getpid();
     }
 }
 
 NonfiniteWord::~NonfiniteWord()
 {
-    if (is_pooled_) {
+    if (process_ != 0 && process_ == getpid()) { // another thread may have held a forked child's mutex
         pool().give_back(word_);
     }
 }

@@ -33,7 +33,7 @@ public:
 private:
     unsigned own_ = 0;
     unsigned* word_ = nullptr;
-    bool is_pooled_ = false;
+    int process_ = 0; ///< that has it from the pool; 0: it is not from there
 };
 
 } // namespace flashomp

@@ -94,6 +94,15 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
+void expect_own_devices(Backend backend)
+{
+    if (are_devices_of_parent(backend)) {
+        throw Error(
+            "the call was to run on a GPU, but this process was forked from one that has used its GPUs; allowed "
+            "are device host, or a process that is started anew (spawn).");
+    }
+}
+
 Space space_of(const Hardware& hardware, const Options& options)
 {
     if (!hardware.is_device) {
@@ -150,8 +159,7 @@ Place choose_place(const Options& options)
     }
     if (are_devices_of_parent(place.hardware.backend)) {
         if (wanted.kind == Device::Kind::gpu || options.backend == Backend::cuda || device_is_demanded()) {
-            throw Error("the call was to run on a GPU, but this process was forked from one that has used its GPUs; "
-                        "allowed are device host, or a process that is started anew (spawn).");
+            expect_own_devices(place.hardware.backend);
         }
         place.hardware.backend = Backend::openmp;
         return on_host("this process was forked from one that has used its GPUs");

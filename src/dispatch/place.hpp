@@ -38,6 +38,9 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
 /// The memory of the place; with Options::stream, in the order of that stream.
 [[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 
+/// Throws Error in a process that was forked from one that has used the backend's GPUs.
+void expect_own_devices(Backend backend);
+
 /// What tuning tables for the place are kept by.
 [[nodiscard]] tuning::Key tuning_key(const Hardware& hardware);
 

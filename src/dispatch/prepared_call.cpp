@@ -1,6 +1,7 @@
 #include "prepared_call.hpp"
 
 #include "cuda_passes.hpp"
+#include "host_threads.hpp"
 #include "kernel_params.hpp"
 #include "openmp_passes.hpp"
 #include "problem_tensors.hpp"
@@ -90,7 +91,12 @@ PreparedCall::PreparedCall(const Problem& problem, bool keeps_addresses)
         with_large_lse.has_large_lse = true;
         way_of_large_lse_.emplace(with_large_lse, place_, space_);
     }
-    constants_.emplace(space_, problem_,
+    Space of_constants = space_;
+    if (!keeps_addresses) { // runs may be on other streams, and the caller may end this one
+        of_constants.is_asynchronous = false;
+        of_constants.stream = nullptr;
+    }
+    constants_.emplace(of_constants, problem_,
                        std::initializer_list<Plan*>{&way_.plan, way_of_large_lse_ ? &way_of_large_lse_->plan : nullptr,
                                                     second_.plan_of_stream()});
 }
@@ -105,7 +111,7 @@ PreparedCall::Layout PreparedCall::layout_of(const Way& way) const
     place(layout.rows, way.plan.row_bytes);
     place(layout.partial, way.plan.partial_bytes);
     place(layout.crews, way.plan.crew_memory_bytes);
-    place(layout.calls, space_.kind == Space::Kind::cuda ? 0 : way.calls.workspace_bytes());
+    place(layout.calls, way.calls.workspace_bytes());
     place(layout.word, NonfiniteWord::workspace_bytes(space_));
     place(layout.copies, staging_.memory);
     return layout;
@@ -120,6 +126,9 @@ std::int64_t PreparedCall::workspace_bytes() const
 RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* stream)
 {
     const auto start = Clock::now();
+    if (!space_.is_host()) {
+        expect_own_devices(place_.hardware.backend);
+    }
     problem_.take_addresses(addresses);
     Way& way = way_of_large_lse_ && has_large_lse(problem_) ? *way_of_large_lse_ : way_;
     Space space = space_;
@@ -142,7 +151,9 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
         // A CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which.
         run_cuda_passes(way.plan, problem_, params, place_, space, staging, crew_memory);
     } else {
-        report.threads = space.is_host() ? startable_threads(way.plan) : 0;
+        if (space.is_host()) { // fewer than planned where the run is inside a parallel region
+            report.threads = std::min(startable_threads(way.plan), planned_threads(problem_.options.threads));
+        }
         way.calls.set(problem_, params, crew_memory, memory(layout.calls), space, report.threads);
         ran = run_openmp_passes(way.plan, way.calls, place_.hardware);
     }

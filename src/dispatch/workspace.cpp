@@ -9,6 +9,7 @@
 #include <mutex>
 #include <omp.h>
 #include <pthread.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -183,11 +184,13 @@ Workspace::Workspace(std::int64_t bytes, const Space& space)
     data_ = block.data;
     bytes_ = block.bytes;
     space_ = block.space;
+    process_ = space_.is_host() ? 0 : getpid();
 }
 
 Workspace::~Workspace()
 {
-    if (data_ != nullptr) {
+    const bool is_parents = !space_.is_host() && process_ != getpid();
+    if (data_ != nullptr && !is_parents) {
         cache().give_back({data_, bytes_, space_});
     }
 }

@@ -28,7 +28,8 @@ public:
     ~Workspace();
     Workspace(const Workspace&) = delete;
     Workspace& operator=(const Workspace&) = delete;
-    Workspace(Workspace&& other) noexcept : data_(other.data_), bytes_(other.bytes_), space_(other.space_)
+    Workspace(Workspace&& other) noexcept
+        : data_(other.data_), bytes_(other.bytes_), space_(other.space_), process_(other.process_)
     {
         other.data_ = nullptr;
     }
@@ -41,6 +42,7 @@ private:
     void* data_ = nullptr;
     std::int64_t bytes_ = 0; ///< of the block, at least what was asked for
     Space space_;
+    int process_ = 0; ///< of memory on a device, which a forked child must leave alone
 };
 
 /// Gives the cached blocks that nobody leases back to the system and the devices.

@@ -3,10 +3,15 @@
 #include "support/on_device.hpp"
 #include "support/target.hpp"
 
+#include "flashomp/prepared.hpp"
+
 #include "cuda/runtime.hpp"
 #include "space.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <dlfcn.h>
+#include <span>
 
 namespace flashomp::testing {
 namespace {
@@ -113,7 +118,40 @@ TEST_F(CapturedCalls, PackedSequencesAreRefused)
         }
     });
     EXPECT_EQ(message, "stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed "
-                       "in a graph are tensors that are not packed.");
+                       "in a graph are tensors that are not packed, and runs of a call that was prepared before.");
+}
+
+TEST_F(CapturedCalls, OfPackedSequencesAreRunsOfAPreparedCall)
+{
+    const Space space{Space::Kind::cuda, 0};
+    const Lengths lengths{{30, 0, 145}, {50, 8, 70}};
+    AttentionCase waited({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
+    AttentionCase captured({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
+    static_cast<void>(waited.run(on_target(waited.options)));
+    captured.poison_outputs();
+    OnDevice device(space);
+    const DeviceCalls calls(device, captured);
+    const cuda::CurrentDevice current(0);
+    Options options = on_target(captured.options);
+    options.stream = nullptr; // prepared on one stream, run on another
+    PreparedForward forward_call = prepare(calls.forward, options);
+    PreparedBackward backward_call = prepare(calls.backward, options);
+    const auto bytes = std::max(forward_call.workspace_bytes(), backward_call.workspace_bytes());
+    void* const memory = allocate(std::max<std::int64_t>(bytes, 1), space);
+    const std::span workspace(static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes));
+    {
+        Graph graph;
+        graph.capture([&] {
+            forward_call.run(calls.forward, workspace, graph.stream());
+            backward_call.run(calls.backward, workspace, graph.stream());
+        });
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            graph.run();
+        }
+    }
+    release(memory, space);
+    device.download();
+    expect_same_bits(waited.take_results(), captured.take_results());
 }
 
 } // namespace

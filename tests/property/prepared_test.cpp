@@ -134,6 +134,7 @@ protected:
         EXPECT_EQ(a.machine, b.machine);
         EXPECT_EQ(a.ran_on, b.ran_on);
         EXPECT_EQ(a.on_device, b.on_device);
+        EXPECT_EQ(a.tuned, b.tuned);
         EXPECT_EQ(a.computed_twice, b.computed_twice);
         EXPECT_EQ(a.note, b.note);
         EXPECT_EQ(a.extra_bytes, b.extra_bytes);
@@ -187,8 +188,9 @@ TEST_P(PreparedCalls, OfPackedSequencesKeepTheirBoundaries)
     static_cast<void>(second.run(options_of(second)));
     const Results expected = second.take_results();
     second.poison_outputs();
-    auto* const starts = static_cast<std::int32_t*>(first.cu_seqlens_q.data());
-    std::fill_n(starts, lengths.q.size() + 1, -1); // nobody reads them again
+    for (HostTensor* const starts : {&first.cu_seqlens_q, &first.cu_seqlens_k}) { // nobody reads them again
+        std::fill_n(static_cast<std::int32_t*>(starts->data()), lengths.q.size() + 1, -1);
+    }
     run(forward_call, second.forward_args(), options);
     run(backward_call, second.backward_args(), options);
     expect_same_bits(second.take_results(), expected);
@@ -241,6 +243,36 @@ TEST_P(PreparedCalls, OfAnyStridesAreStaged)
     EXPECT_TRUE(same_bits(attention.o, expected));
 }
 
+TEST_P(PreparedCalls, BringGradientsOfAnyStridesBack)
+{
+    AttentionCase attention({2, 4, 4, 50, 50, 32, 32}, DType::float32, 622);
+    static_cast<void>(attention.run(options_of(attention)));
+    const auto rows_apart = [](TensorView view, std::vector<float>& memory) { // every other row is nobody's
+        memory.assign(static_cast<std::size_t>(2 * view.elements()), -7.0F);
+        view.data = memory.data();
+        view.strides[0] *= 2;
+        view.strides[1] *= 2;
+        return view;
+    };
+    std::vector<float> dq, dk, dv;
+    BackwardArgs args = attention.backward_args();
+    args.dq = rows_apart(args.dq, dq);
+    args.dk = rows_apart(args.dk, dk);
+    args.dv = rows_apart(args.dv, dv);
+    PreparedBackward call = prepare(args, options_of(attention));
+    run(call, args, options_of(attention));
+    const std::size_t width = 4 * 32;
+    for (const auto& [strided, dense] :
+         {std::pair{&dq, &attention.dq}, std::pair{&dk, &attention.dk}, std::pair{&dv, &attention.dv}}) {
+        const auto* const expected = static_cast<const float*>(dense->data());
+        for (std::size_t row = 0; row < 2 * 50; ++row) {
+            const auto* const at = strided->data() + 2 * row * width;
+            ASSERT_TRUE(std::equal(at, at + width, expected + row * width)) << row;
+            ASSERT_TRUE(std::all_of(at + width, at + 2 * width, [](float x) { return x == -7.0F; })) << row;
+        }
+    }
+}
+
 TEST_P(PreparedCalls, RunSideBySide)
 {
     std::vector<AttentionCase> cases;
@@ -290,6 +322,12 @@ TEST_P(PreparedCalls, RefuseWhatWasNotPrepared)
     refused("q is float32 [1, 30, 2, 64], but the call was prepared for float32 [1, 60, 2, 64]", other, options,
             workspace);
     other = args;
+    other.q.strides[1] = 256;
+    refused("q has stride 256 on axis 1, but the call was prepared for 128", other, options, workspace);
+    other = args;
+    other.k.memory = Memory::device;
+    refused("k is in device memory, but the call was prepared for host memory", other, options, workspace);
+    other = args;
     other.k.dtype = DType::bfloat16;
     refused("k is bfloat16", other, options, workspace);
     other = args;
@@ -306,7 +344,7 @@ TEST_P(PreparedCalls, RefuseWhatWasNotPrepared)
     refused("options differ", args, changed, workspace);
     changed = options;
     changed.bias = {};
-    refused("bias is", args, changed, workspace);
+    refused("bias is not given, but the call was prepared for float32 [1, 2, 60, 60]", args, changed, workspace);
     changed = options;
     changed.stream = nullptr;
     refused("options differ", args, changed, workspace);
@@ -314,6 +352,12 @@ TEST_P(PreparedCalls, RefuseWhatWasNotPrepared)
     if (call.workspace_bytes() > 0) {
         refused("workspace has 1 bytes", args, options, workspace.first(1));
         refused("workspace begins at", args, options, workspace.subspan(1));
+        refused("workspace begins at", args, options, std::span(static_cast<std::byte*>(nullptr), workspace.size()));
+    }
+    if (call.workspace_bytes() > 0 && !target_.is_device) {
+        other = args; // a tensor in the workspace
+        other.v.data = workspace.data();
+        refused("workspace overlaps v", other, options, workspace);
     }
     EXPECT_TRUE(is_poison(attention.o));
     EXPECT_TRUE(is_poison(attention.lse));
@@ -335,6 +379,41 @@ TEST(Prepared, NeedsTheBoundariesOfPackedSequences)
     Options options = attention.options;
     options.cu_seqlens_k.data = nullptr;
     expect_refused("cu_seqlens_k", [&] { static_cast<void>(prepare(attention.forward_args(), options)); });
+}
+
+TEST(Prepared, DoesNotLookAtBoundariesAgain)
+{
+    AttentionCase attention({0, 1, 1, 0, 0, 8, 8}, Lengths{{4}, {4}}, DType::float32, 623);
+    attention.poison_outputs();
+    Options options = attention.options;
+    options.device.kind = Device::Kind::host;
+    std::vector<std::int32_t> starts{0, 4};
+    options.cu_seqlens_q = ConstTensorView::contiguous(std::span<const std::int32_t>(starts), {2});
+    PreparedForward call = prepare(attention.forward_args(), options);
+    const Guarded workspace(call.workspace_bytes(), Space{});
+    options.cu_seqlens_q.data = attention.o.data(); // its memory was given back, and o has it now
+    EXPECT_NO_THROW(call.run(attention.forward_args(), options, workspace.span()));
+}
+
+TEST(Prepared, InsideAParallelRegionHasOneThread)
+{
+    AttentionCase attention({1, 4, 4, 200, 200, 32, 32}, DType::float32, 624);
+    attention.poison_outputs();
+    Options options;
+    options.device.kind = Device::Kind::host;
+    PreparedForward call = prepare(attention.forward_args(), options);
+    const Guarded workspace(call.workspace_bytes(), Space{});
+    int threads = 0;
+#pragma omp parallel num_threads(2)
+    {
+#pragma omp single
+        threads = call.run(attention.forward_args(), workspace.span()).threads;
+    }
+    EXPECT_EQ(threads, 1);
+    const HostTensor inside = std::move(attention.o);
+    attention.poison_outputs();
+    static_cast<void>(forward(attention.forward_args(), options));
+    EXPECT_TRUE(same_bits(inside, attention.o));
 }
 
 class PreparedOnStream : public CudaTest {};
