@@ -56,12 +56,6 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
     RingPlace<2> place;
     RingPlace<Shape::stages> at;
     unsigned kv_parity = 1;
-    const auto bring = [](unsigned char* target, const CUtensorMap& map, int rows, int row, int head, int batch,
-                          Barrier& barrier) {
-        for (int panel = 0; panel < Shape::panels; ++panel) {
-            copy_box(target + panel * rows * 128, map, 64 * panel, row, head, batch, barrier);
-        }
-    };
     for (;;) {
         const auto* const next =
             memory.items.publish(place, p, schedule, [&] { return draw_item(scratch.counters, schedule.items()); });
@@ -77,10 +71,9 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
             continue;
         }
         memory.kv_full.expect(2 * Shape::kv_bytes);
-        const int batch = p.q.is_packed ? 0 : item.batch;
-        const int key = item.k_start + item.j0;
-        bring(memory.k, maps.k, Shape::block_n, key, item.head_kv, batch, memory.kv_full);
-        bring(memory.v, maps.v, Shape::block_n, key, item.head_kv, batch, memory.kv_full);
+        const MapRows keys = keys_in_map(p, item).from(item.j0);
+        copy_panels<Shape::block_n, Shape::panels>(memory.k, maps.k, keys, memory.kv_full);
+        copy_panels<Shape::block_n, Shape::panels>(memory.v, maps.v, keys, memory.kv_full);
         for (int step = 0; step < steps; ++step) {
             const int head = item.head(step);
             const int block = item.block(step);
@@ -89,14 +82,14 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
             Barrier& q_full = memory.q_full[at.index];
             memory.q_empty[at.index].wait(at.parity ^ 1U);
             q_full.expect(Shape::q_bytes + 2 * statistics);
-            const int query = item.q_start + block * Shape::block_m;
-            bring(memory.q[at.index], maps.q, Shape::block_m, query, head, batch, q_full);
+            const MapRows queries = queries_in_map(p, item, head).from(block * Shape::block_m);
+            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, queries, q_full);
             copy_bulk(memory.lse[at.index], scratch.lse + rows, statistics, q_full);
             copy_bulk(memory.delta[at.index], scratch.delta + rows, statistics, q_full);
             Barrier& dout_full = memory.dout_full[at.index];
             memory.dout_empty[at.index].wait(at.parity ^ 1U);
             dout_full.expect(Shape::q_bytes);
-            bring(memory.dout[at.index], maps.dout, Shape::block_m, query, head, batch, dout_full);
+            copy_panels<Shape::block_m, Shape::panels>(memory.dout[at.index], maps.dout, queries, dout_full);
             at.advance();
         }
     }

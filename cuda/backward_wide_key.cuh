@@ -56,35 +56,33 @@ __device__ __forceinline__ void bring_wide_key(WideKeyMemory<Shape>& memory, con
             return;
         }
         const BackwardItem<Shape>& item = *next;
-        const int batch = p.q.is_packed ? 0 : item.batch;
-        const int key = item.k_start + item.j0;
+        const auto keys = [&] { return keys_in_map(p, item).from(item.j0); };
         const int steps = item.steps();
         for (int step = 0; step < steps; ++step) {
             const int head = item.head(step);
             const int block = item.block(step);
-            const int query = item.q_start + block * Shape::block_m;
+            const MapRows queries = queries_in_map(p, item, head).from(block * Shape::block_m);
             const std::int64_t rows = tile_of(p, scratch, item.batch, head, block) * Shape::block_m;
             if (step == 0) {
                 memory.k_empty.wait(parity);
                 memory.k_full.expect(Shape::k_bytes);
-                copy_panels<Shape::block_n, Shape::panels>(memory.k, maps.k, key, item.head_kv, batch, memory.k_full);
+                copy_panels<Shape::block_n, Shape::panels>(memory.k, maps.k, keys(), memory.k_full);
             }
             Barrier& q_full = memory.q_full[at.index];
             memory.q_empty[at.index].wait(at.parity ^ 1U);
             q_full.expect(Shape::q_bytes + statistics);
-            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, query, head, batch, q_full);
+            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, queries, q_full);
             copy_bulk(memory.lse[at.index], scratch.lse + rows, statistics, q_full);
             if (step == 0) {
                 memory.v_empty.wait(parity);
                 memory.v_full.expect(Shape::v_bytes);
-                copy_panels<Shape::block_n, Shape::panels_v>(memory.v, maps.v, key, item.head_kv, batch, memory.v_full);
+                copy_panels<Shape::block_n, Shape::panels_v>(memory.v, maps.v, keys(), memory.v_full);
                 parity ^= 1U;
             }
             Barrier& dout_full = memory.dout_full[at.index];
             memory.dout_empty[at.index].wait(at.parity ^ 1U);
             dout_full.expect(Shape::dout_bytes + statistics);
-            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[at.index], maps.dout, query, head, batch,
-                                                         dout_full);
+            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[at.index], maps.dout, queries, dout_full);
             copy_bulk(memory.delta[at.index], scratch.delta + rows, statistics, dout_full);
             at.advance();
         }

@@ -54,29 +54,24 @@ __device__ __forceinline__ void bring_wide_query(WideQueryMemory<Shape>& memory,
             return;
         }
         const QueryItem<Shape>& item = *next;
-        const int batch_q = p.q.is_packed ? 0 : item.batch;
-        const int batch_k = p.k.is_packed ? 0 : item.batch;
-        const int query = item.q_start + item.i0;
+        const auto queries = [&] { return queries_in_map(p, item, item.head).from(item.i0); };
         for (int block = 0; block < item.blocks; ++block) {
-            const int key = item.k_start + item.keys_begin + block * Shape::block_n;
+            const auto keys = [&] { return keys_in_map(p, item).from(item.keys_begin + block * Shape::block_n); };
             memory.k_empty[k.index].wait(k.parity ^ 1U);
             memory.k_full[k.index].expect(Shape::k_bytes);
-            copy_panels<Shape::block_n, Shape::panels>(memory.k[k.index], maps.k, key, item.head_kv, batch_k,
-                                                       memory.k_full[k.index]);
+            copy_panels<Shape::block_n, Shape::panels>(memory.k[k.index], maps.k, keys(), memory.k_full[k.index]);
             k.advance();
             memory.v_empty[v.index].wait(v.parity ^ 1U);
             memory.v_full[v.index].expect(Shape::v_bytes);
-            copy_panels<Shape::block_n, Shape::panels_v>(memory.v[v.index], maps.v, key, item.head_kv, batch_k,
-                                                         memory.v_full[v.index]);
+            copy_panels<Shape::block_n, Shape::panels_v>(memory.v[v.index], maps.v, keys(), memory.v_full[v.index]);
             v.advance();
             if (block == 0) { // their places are emptied in this order
                 memory.dout_empty.wait(parity);
                 memory.dout_full.expect(Shape::dout_bytes);
-                copy_panels<Shape::block_m, Shape::panels_v>(memory.dout, maps.dout, query, item.head, batch_q,
-                                                             memory.dout_full);
+                copy_panels<Shape::block_m, Shape::panels_v>(memory.dout, maps.dout, queries(), memory.dout_full);
                 memory.q_empty.wait(parity);
                 memory.q_full.expect(Shape::q_bytes);
-                copy_panels<Shape::block_m, Shape::panels>(memory.q, maps.q, query, item.head, batch_q, memory.q_full);
+                copy_panels<Shape::block_m, Shape::panels>(memory.q, maps.q, queries(), memory.q_full);
                 parity ^= 1U;
             }
         }

@@ -77,33 +77,27 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
         if (blocks == 0) {
             continue;
         }
-        const int batch_q = p.q.is_packed ? 0 : item.batch;
-        const int batch_k = p.k.is_packed ? 0 : item.batch;
         Barrier& q_full = memory.q_full[q.index];
         memory.q_empty[q.index].wait(q.parity ^ 1U);
         q_full.expect(Shape::q_bytes);
-        for (int panel = 0; panel < Shape::panels; ++panel) {
-            copy_box(memory.q[q.index] + panel * Shape::block_m * 128, maps.q, Shape::columns * panel,
-                     item.q_start + item.i0, item.head, batch_q, q_full);
-        }
+        copy_panels<Shape::block_m, Shape::panels, Shape::columns>(
+            memory.q[q.index], maps.q, queries_in_map(p, item, item.head).from(item.i0), q_full);
         q.advance();
-        for (int block = blocks - 1; block >= 0; --block) {
-            const int row = item.k_start + item.keys_begin + block * Shape::block_n;
+        for (int first = item.keys_begin + (blocks - 1) * Shape::block_n; first >= item.keys_begin;
+             first -= Shape::block_n) {
+            const auto rows = [&] { return keys_in_map(p, item).from(first); };
             memory.k_empty[at.index].wait(at.parity ^ 1U);
             memory.k_full[at.index].expect(Shape::k_bytes);
-            for (int panel = 0; panel < Shape::panels; ++panel) {
-                copy_box(memory.k[at.index] + panel * Shape::block_n * 128, maps.k, Shape::columns * panel, row,
-                         item.head_kv, batch_k, memory.k_full[at.index]);
-            }
+            copy_panels<Shape::block_n, Shape::panels, Shape::columns>(memory.k[at.index], maps.k, rows(),
+                                                                       memory.k_full[at.index]);
             memory.v_empty[at.index].wait(at.parity ^ 1U);
             memory.v_full[at.index].expect(Shape::v_bytes);
             if constexpr (Shape::bytes == 1) {
-                copy_box(memory.v[at.index], maps.v, row, 0, item.head_kv, batch_k, memory.v_full[at.index]);
+                copy_box(memory.v[at.index], maps.v, rows().row, {0, rows().head, rows().batch},
+                         memory.v_full[at.index]);
             } else {
-                for (int panel = 0; panel < Shape::panels_v; ++panel) {
-                    copy_box(memory.v[at.index] + panel * Shape::block_n * 128, maps.v, 64 * panel, row, item.head_kv,
-                             batch_k, memory.v_full[at.index]);
-                }
+                copy_panels<Shape::block_n, Shape::panels_v>(memory.v[at.index], maps.v, rows(),
+                                                             memory.v_full[at.index]);
             }
             at.advance();
         }

@@ -73,6 +73,21 @@ struct QueryItem {
     }
 };
 
+/// The queries of one query head of an item's sequence in the maps of q and dO.
+template <class Item>
+__device__ __forceinline__ MapRows queries_in_map(const Params& p, const Item& item, int head)
+{
+    return {item.q_start, head, p.q.is_packed ? 0 : item.batch};
+}
+
+/// The copy engine's key source (algorithm/key_source.hpp): an item's keys in the maps of k and v, from which a block
+/// of rows is .from(its first key).
+template <class Item>
+__device__ __forceinline__ MapRows keys_in_map(const Params& p, const Item& item)
+{
+    return {item.k_start, item.head_kv, p.k.is_packed ? 0 : item.batch};
+}
+
 /// How the copying thread tells the others what is next. Places alternate, so that the next item is under way during
 /// the last one.
 template <class Item>

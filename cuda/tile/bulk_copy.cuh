@@ -75,23 +75,30 @@ struct RingPlace {
     }
 };
 
-/// cp.async.bulk.tensor.4d, by one thread: a box of the map from (column, row, head, batch) on.
-__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int column, int row, int head, int batch,
+/// Where a block of rows begins in a tensor's map.
+struct MapRows {
+    int row, head, batch;
+
+    __device__ __forceinline__ MapRows from(int first) const { return {row + first, head, batch}; }
+};
+
+/// cp.async.bulk.tensor.4d, by one thread: a box of the map from a column of `at` on.
+__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int column, const MapRows& at,
                                          Barrier& barrier)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
                  "%5}], [%6];" ::"r"(shared_address(shared)),
-                 "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(shared_address(&barrier))
+                 "l"(&map), "r"(column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(shared_address(&barrier))
                  : "memory");
 }
 
 /// As many boxes of `rows` rows as the columns of a block take, which follow one another.
-template <int rows, int panels>
-__device__ __forceinline__ void copy_panels(unsigned char* shared, const CUtensorMap& map, int row, int head, int batch,
+template <int rows, int panels, int columns = 64>
+__device__ __forceinline__ void copy_panels(unsigned char* shared, const CUtensorMap& map, const MapRows& at,
                                             Barrier& barrier)
 {
     for (int panel = 0; panel < panels; ++panel) {
-        copy_box(shared + panel * rows * 128, map, 64 * panel, row, head, batch, barrier);
+        copy_box(shared + panel * rows * 128, map, columns * panel, at, barrier);
     }
 }
 

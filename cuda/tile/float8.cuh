@@ -1,6 +1,7 @@
 // float8_e4m3 as the forward pass on Hopper uses it.
 #pragma once
 
+#include "algorithm/key_source.hpp"
 #include "nvidia/warp_products.hpp"
 
 namespace flashomp::cuda {
@@ -88,13 +89,14 @@ __global__ void __launch_bounds__(128)
     __shared__ uint4 rows[transposed_keys][chunks + 1];
     const int block = blockIdx.x % blocks, head = blockIdx.x / blocks % p.heads_kv,
               batch = blockIdx.x / blocks / p.heads_kv;
-    const auto* const source =
-        static_cast<const std::uint8_t*>(p.v.data) + batch * p.v.batch + head * p.v.head + block * 128 * p.v.row;
-    const int keys = min(p.seqlen_k - block * 128, 128);
+    const int first = block * transposed_keys;
+    const offload::Rows values = offload::StridedKeys::values(p, offload::sequence(p, batch), batch, head, first,
+                                                              min(p.seqlen_k - first, transposed_keys));
+    const auto* const source = static_cast<const std::uint8_t*>(values.data) + values.offset;
     for (int i = static_cast<int>(threadIdx.x); i < 128 * chunks; i += 128) {
         const int key = i / chunks, chunk = i % chunks;
-        rows[key][chunk] = key < keys && 16 * chunk < p.head_dim_v
-                               ? *reinterpret_cast<const uint4*>(source + key * p.v.row + 16 * chunk)
+        rows[key][chunk] = key < values.count && 16 * chunk < p.head_dim_v
+                               ? *reinterpret_cast<const uint4*>(source + key * values.stride + 16 * chunk)
                                : uint4{};
     }
     __syncthreads();

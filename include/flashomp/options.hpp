@@ -18,6 +18,8 @@ enum class Causal : std::uint8_t { none, top_left, bottom_right };
 struct Window {
     std::int64_t left = -1;
     std::int64_t right = -1;
+
+    friend bool operator==(const Window&, const Window&) = default;
 };
 
 /// Counter-based dropout on the probabilities (Philox4x32-10, Salmon et al. 2011). The draw for an element
@@ -26,6 +28,8 @@ struct Dropout {
     double probability = 0.0; ///< chance that a probability is dropped, in [0, 1)
     std::uint64_t seed = 0;
     std::uint64_t offset = 0;
+
+    friend bool operator==(const Dropout&, const Dropout&) = default;
 };
 
 /// Which implementation runs. `automatic` is cuda where it is built (FLASHOMP_BACKEND=cuda), finds a GPU and neither
@@ -56,6 +60,8 @@ struct Device {
     enum class Kind : std::uint8_t { automatic, host, gpu };
     Kind kind = Kind::automatic;
     int index = 0; ///< the backend's number of the device, used when kind is gpu
+
+    friend bool operator==(const Device&, const Device&) = default;
 };
 
 /// Options of one forward or backward call; backward must be given the options of its forward.
@@ -88,10 +94,14 @@ struct Options {
     /// cuda only: a cudaStream_t (null is CUDA's default stream). The call then returns as soon as its kernels are
     /// queued, and its outputs are there when the stream is done with them. All tensors must be in device memory, but
     /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be captured into a CUDA graph,
-    /// which then allocates its own scratch memory, but not a call on packed sequences. The library keeps memory of a
-    /// device that it was used on: nobody may call cudaDeviceReset() there.
+    /// which then allocates its own scratch memory; of calls on packed sequences, runs of a prepared call
+    /// (prepared.hpp). The library keeps memory of a device that it was used on: nobody may call cudaDeviceReset()
+    /// there.
     std::optional<void*> stream = {};
     Tiling tiling = {};
+
+    /// The same values and the same tensors, whatever these hold.
+    friend bool operator==(const Options&, const Options&) = default;
 };
 
 } // namespace flashomp

@@ -201,6 +201,9 @@ struct BasicTensorView {
     /// Whether the caller gave this tensor at all.
     [[nodiscard]] explicit operator bool() const { return rank != 0; }
 
+    /// The same elements of the same memory, in the same order.
+    friend bool operator==(const BasicTensorView&, const BasicTensorView&) = default;
+
     /// Number of elements of a view that has a shape: 0 to 4 axes, and extents whose product is an int64.
     [[nodiscard]] std::int64_t elements() const
     {

@@ -84,8 +84,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     RowRepair<modified, Machine> repair(sum, shift, p, score);
 
     const int last = loaded_keys<Machine>(score, seq, i0, i0 + rows);
-    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
-    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
+    const Rows all_k = StridedKeys::keys(p, seq, work.batch, head_kv, 0, last);
+    const Rows all_v = StridedKeys::values(p, seq, work.batch, head_kv, 0, last);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
         if (what == Load::for_scores) {
             tile.load(k[stage], slice(all_k, j0, block_n));
@@ -220,8 +220,8 @@ FLASHOMP_INLINE void backward_keys_and_values(Machine& tile, const Params& p, co
     auto dv = tile.accumulator(p.head_dim_v);
     QueryStats<Machine> stats(tile);
 
-    tile.load(k, rows_of(p, p.k, work.batch, work.head, keys.first, keys.rows, p.head_dim));
-    tile.load(v, rows_of(p, p.v, work.batch, work.head, keys.first, keys.rows, p.head_dim_v));
+    tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
+    tile.load(v, StridedKeys::values(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
     const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
@@ -249,8 +249,8 @@ FLASHOMP_INLINE void backward_keys(Machine& tile, const Params& p, const WorkIte
     auto dk = tile.accumulator(p.head_dim);
     QueryStats<Machine> stats(tile);
 
-    tile.load(k, rows_of(p, p.k, work.batch, work.head, keys.first, keys.rows, p.head_dim));
-    tile.load(v, rows_of(p, p.v, work.batch, work.head, keys.first, keys.rows, p.head_dim_v));
+    tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
+    tile.load(v, StridedKeys::values(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
     const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
@@ -274,7 +274,7 @@ FLASHOMP_INLINE void backward_values(Machine& tile, const Params& p, const WorkI
     auto dv = tile.accumulator(p.head_dim_v);
     QueryStats<Machine> stats(tile);
 
-    tile.load(k, rows_of(p, p.k, work.batch, work.head, keys.first, keys.rows, p.head_dim));
+    tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage]); };
     const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(pr);

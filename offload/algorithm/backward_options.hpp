@@ -86,8 +86,8 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                         return;
                     }
                     const int columns = seq.k_len - j0 < block_n ? seq.k_len - j0 : block_n;
-                    tile.load(k[stage], rows_of(p, p.k, batch, head_kv, seq.k_start + j0, columns, p.head_dim));
-                    tile.load(v[stage], rows_of(p, p.v, batch, head_kv, seq.k_start + j0, columns, p.head_dim_v));
+                    tile.load(k[stage], StridedKeys::keys(p, seq, batch, head_kv, j0, columns));
+                    tile.load(v[stage], StridedKeys::values(p, seq, batch, head_kv, j0, columns));
                 };
                 const auto multiply = [&](int, Stage stage)
                                           FLASHOMP_LAMBDA { tile.multiply(s, q, k[stage], ds, dout, v[stage]); };

@@ -2,6 +2,7 @@
 // stream past it, O and LSE are written once.
 #pragma once
 
+#include "algorithm/key_source.hpp"
 #include "algorithm/machine.hpp"
 #include "algorithm/score.hpp"
 #include "algorithm/softmax.hpp"
@@ -70,7 +71,7 @@ FLASHOMP_INLINE int loaded_keys(const Score& score, const Sequence& seq, int i0,
 }
 
 /// o and LSE of one query block; with splits, of the part of the keys that is the item's.
-template <bool modified, class Machine>
+template <bool modified, KeySource Keys = StridedKeys, class Machine>
 FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkItem& work)
 {
     const Sequence seq = sequence(p, work.batch);
@@ -96,8 +97,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
     const int last = loaded_keys<Machine>(score, seq, i0, i0 + rows);
-    const Rows all_k = rows_of(p, p.k, work.batch, head_kv, seq.k_start, last, p.head_dim);
-    const Rows all_v = rows_of(p, p.v, work.batch, head_kv, seq.k_start, last, p.head_dim_v);
+    const auto all_k = Keys::keys(p, seq, work.batch, head_kv, 0, last);
+    const auto all_v = Keys::values(p, seq, work.batch, head_kv, 0, last);
     const auto load = [&](int j0, Stage stage, Load what) FLASHOMP_LAMBDA {
         if (what == Load::for_scores) {
             tile.load(k[stage], slice(all_k, j0, block_n));

@@ -82,8 +82,8 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
     QueryStats<Machine> stats(tile);
     auto dq = tile.streamed_sums(p.head_dim);
 
-    tile.load(k, rows_of(p, p.k, work.batch, work.head, keys.first, keys.rows, p.head_dim));
-    tile.load(v, rows_of(p, p.v, work.batch, work.head, keys.first, keys.rows, p.head_dim_v));
+    tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
+    tile.load(v, StridedKeys::values(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     if (p.key_padding_mask != nullptr) { // else what a hidden key holds would reach all of dQ
         const std::uint8_t* const seen = p.key_padding_mask + work.batch * p.key_padding_batch_stride + keys.j0;
         const auto is_hidden = [=, rows = keys.rows](int r) FLASHOMP_LAMBDA { return r < rows && seen[r] == 0; };

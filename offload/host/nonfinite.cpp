@@ -1,5 +1,6 @@
 #include "host/nonfinite.hpp"
 
+#include "algorithm/key_source.hpp"
 #include "algorithm/score.hpp"
 #include "host/finite.hpp"
 
@@ -102,8 +103,8 @@ struct Head {
     }
     [[nodiscard]] Rows query(int i) const { return row_of(p.q, i, p.head_dim); }
     [[nodiscard]] Rows dout(int i) const { return row_of(p.dout, i, p.head_dim_v); }
-    [[nodiscard]] Rows key(int j) const { return rows_of(p, p.k, batch, kv, seq.k_start + j, 1, p.head_dim); }
-    [[nodiscard]] Rows value(int j) const { return rows_of(p, p.v, batch, kv, seq.k_start + j, 1, p.head_dim_v); }
+    [[nodiscard]] Rows key(int j) const { return StridedKeys::keys(p, seq, batch, kv, j, 1); }
+    [[nodiscard]] Rows value(int j) const { return StridedKeys::values(p, seq, batch, kv, j, 1); }
     [[nodiscard]] float& stat(const RowTensor& of_rows, int i) const
     {
         return *row_stats(of_rows, batch, index, seq.q_start + i);

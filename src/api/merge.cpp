@@ -54,7 +54,10 @@ void check_output(const Named& output, const std::vector<Named>& replaced, const
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
 {
     check_choice(options);
-    check_views({{"a.o", a.o}, {"a.lse", a.lse}, {"b.o", b.o}, {"b.lse", b.lse}, {"o", o}, {"lse", lse}});
+    for (const auto& [name, view] : std::initializer_list<Named>{
+             {"a.o", a.o}, {"a.lse", a.lse}, {"b.o", b.o}, {"b.lse", b.lse}, {"o", o}, {"lse", lse}}) {
+        check_view(name, view);
+    }
     check_o("o", o);
     check_o("a.o", a.o);
     check_o("b.o", b.o);
@@ -81,7 +84,7 @@ Report merge(const Partial& a, const Partial& b, const TensorView& o, const Tens
 void dropout_mask(const Dropout& dropout, const TensorView& mask)
 {
     check_dropout(dropout);
-    check_views({{"mask", mask}});
+    check_view("mask", mask);
     if (mask.rank != 4 || mask.dtype != DType::boolean || mask.memory != Memory::host) {
         throw Error(
             fmt::format("mask is {} {}; it must be boolean [batch, heads_q, seqlen_q, seqlen_k] in host memory.",

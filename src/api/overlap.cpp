@@ -1,7 +1,8 @@
 #include "overlap.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <span>
 
 namespace flashomp {
 
@@ -12,18 +13,32 @@ struct Axis {
 };
 
 /// Axes with more than one element, widest stride first.
-std::vector<Axis> axes_of(const ConstTensorView& view)
-{
-    std::vector<Axis> axes;
-    for (int axis = 0; axis < view.rank; ++axis) {
-        const auto a = static_cast<std::size_t>(axis);
-        if (view.shape.at(a) > 1) {
-            axes.push_back({view.shape.at(a), view.strides.at(a)});
+class Axes {
+public:
+    explicit Axes(const ConstTensorView& view)
+    {
+        for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
+            if (view.shape.at(axis) > 1) {
+                insert({view.shape.at(axis), view.strides.at(axis)});
+            }
         }
     }
-    std::sort(axes.begin(), axes.end(), [](const Axis& x, const Axis& y) { return x.stride > y.stride; });
-    return axes;
-}
+
+    [[nodiscard]] std::span<const Axis> all() const { return std::span(axes_).first(count_); }
+
+private:
+    void insert(const Axis& axis)
+    {
+        std::size_t at = count_++;
+        for (; at > 0 && axes_.at(at - 1).stride < axis.stride; --at) {
+            axes_.at(at) = axes_.at(at - 1);
+        }
+        axes_.at(at) = axis;
+    }
+
+    std::array<Axis, ConstTensorView::max_rank> axes_{};
+    std::size_t count_ = 0;
+};
 
 /// Elements from the first to the last, inclusive, of a view that has any.
 std::int64_t span_of(const ConstTensorView& view)
@@ -35,21 +50,21 @@ std::int64_t span_of(const ConstTensorView& view)
     return span;
 }
 
-/// Whether a sum of d·stride with |d| < extent, one d an axis from `first` on, makes `offset`. Takes at most so many
-/// steps to find out, then true.
-bool reaches(const std::vector<Axis>& axes, std::size_t first, std::int64_t offset, int& steps)
+/// Whether a sum of d·stride with |d| < extent, one d an axis, makes `offset`. Takes at most so many steps to find out,
+/// then true.
+bool reaches(std::span<const Axis> axes, std::int64_t offset, int& steps)
 {
-    if (first == axes.size()) {
+    if (axes.empty()) {
         return offset == 0;
     }
-    const auto [extent, stride] = axes[first];
+    const auto [extent, stride] = axes.front();
     std::int64_t rest = 0; // what the narrower axes can make at most
-    for (std::size_t i = first + 1; i < axes.size(); ++i) {
-        rest += (axes[i].extent - 1) * axes[i].stride;
+    for (const Axis& narrower : axes.subspan(1)) {
+        rest += (narrower.extent - 1) * narrower.stride;
     }
     const std::int64_t last = std::min(extent - 1, (offset + rest) / stride + 1);
     for (std::int64_t d = std::max(1 - extent, (offset - rest) / stride - 1); d <= last; ++d) {
-        if (--steps < 0 || reaches(axes, first + 1, offset - d * stride, steps)) {
+        if (--steps < 0 || reaches(axes.subspan(1), offset - d * stride, steps)) {
             return true;
         }
     }
@@ -64,12 +79,13 @@ bool overlaps_itself(const ConstTensorView& view)
         return false;
     }
     std::int64_t inner = 1; // elements spanned by the narrower axes
-    const std::vector<Axis> axes = axes_of(view);
-    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-        if (axis->stride < inner) {
+    const Axes axes(view);
+    for (std::size_t i = axes.all().size(); i-- > 0;) { // the narrowest first
+        const auto [extent, stride] = axes.all()[i];
+        if (stride < inner) {
             return true;
         }
-        inner += (axis->extent - 1) * axis->stride;
+        inner += (extent - 1) * stride;
     }
     return false;
 }
@@ -97,7 +113,7 @@ bool overlap(const ConstTensorView& a, const ConstTensorView& b)
         widest.shape.at(i) = std::max(a.shape.at(i), b.shape.at(i));
     }
     int steps = 1 << 20; // a millisecond or a few
-    return reaches(axes_of(widest), 0, bytes / size_of(a.dtype), steps);
+    return reaches(Axes(widest).all(), bytes / size_of(a.dtype), steps);
 }
 
 } // namespace flashomp

@@ -1,7 +1,7 @@
 #include "validate.hpp"
 
-#include "option_list.hpp"
 #include "overlap.hpp"
+#include "problem_tensors.hpp"
 #include "validate_options.hpp"
 #include "validate_views.hpp"
 
@@ -54,11 +54,7 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
 /// Checks the options, and q, k and v, and sets the shape that these agree on. The problem has its tensors and options.
 void check_common(Problem& problem)
 {
-    NamedViews views = problem.inputs();
-    for (const auto& [name, view] : problem.outputs()) {
-        views.emplace_back(name, view);
-    }
-    check_views(views);
+    each_tensor(problem, check_view);
     const ConstTensorView &q = problem.q, &k = problem.k, &v = problem.v;
     const bool packed = problem.options.cu_seqlens_q || problem.options.cu_seqlens_k;
     check_qkv("q", q, packed, problem.is_backward);
@@ -126,36 +122,36 @@ ConstTensorView lse_shape(const Problem& problem)
     return ConstTensorView::contiguous(nullptr, DType::float32, {problem.batch, problem.heads_q, problem.seqlen_q});
 }
 
-void check_outputs(const Problem& problem)
-{
-    const auto inputs = problem.inputs();
-    const auto outputs = problem.outputs();
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const auto& [name, view] = outputs[i];
-        if (!view) {
-            continue;
-        }
-        check_no_self_overlap(name, view);
-        for (const auto& [other, input] : inputs) {
-            if (input && overlap(view, input)) {
-                throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
-                                        "of the call.",
-                                        name, other));
-            }
-        }
-        for (std::size_t j = 0; j < i; ++j) {
-            if (outputs[j].second && overlap(view, outputs[j].second)) {
-                throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor "
-                                        "of the call.",
-                                        name, outputs[j].first));
-            }
-        }
-    }
-}
-
 } // namespace
 
-Problem validate_forward(const ForwardArgs& args, const Options& options)
+void check_outputs(const Problem& problem)
+{
+    const auto refuse_shared = [](const char* name, const ConstTensorView& view, const char* other,
+                                  const ConstTensorView& taken) {
+        if (taken && overlap(view, taken)) {
+            throw Error(fmt::format("{} overlaps {} in memory; outputs must not share memory with any other tensor of "
+                                    "the call.",
+                                    name, other));
+        }
+    };
+    each_output(problem, [&](const char* name, const ConstTensorView& view) {
+        if (!view) {
+            return;
+        }
+        check_no_self_overlap(name, view);
+        each_input(problem,
+                   [&](const char* other, const ConstTensorView& taken) { refuse_shared(name, view, other, taken); });
+        bool is_before = true;
+        each_output(problem, [&](const char* other, const ConstTensorView& taken) {
+            is_before = is_before && other != name;
+            if (is_before) {
+                refuse_shared(name, view, other, taken);
+            }
+        });
+    });
+}
+
+Problem problem_of(const ForwardArgs& args, const Options& options)
 {
     Problem problem;
     problem.options = options;
@@ -164,14 +160,10 @@ Problem validate_forward(const ForwardArgs& args, const Options& options)
     problem.v = args.v;
     problem.o = args.o;
     problem.lse = args.lse;
-    check_common(problem);
-    check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
-    check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
-    check_outputs(problem);
     return problem;
 }
 
-Problem validate_backward(const BackwardArgs& args, const Options& options)
+Problem problem_of(const BackwardArgs& args, const Options& options)
 {
     Problem problem;
     problem.is_backward = true;
@@ -191,15 +183,35 @@ Problem validate_backward(const BackwardArgs& args, const Options& options)
             problem.*option.gradient.kept = args.*option.gradient.given;
         }
     }
+    return problem;
+}
+
+void validate(Problem& problem)
+{
     check_common(problem);
-    check_matches("o", args.o, "q with v's head_dim", output_shape(problem));
-    check_matches("lse", args.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
-    check_matches("dout", args.dout, "o", output_shape(problem));
-    check_matches("dq", args.dq, "q", args.q);
-    check_matches("dk", args.dk, "k", args.k);
-    check_matches("dv", args.dv, "v", args.v);
-    check_gradients(problem);
+    check_matches("o", problem.o, "q with v's head_dim", output_shape(problem));
+    check_matches("lse", problem.lse, "float32 [batch, heads_q, seqlen_q]", lse_shape(problem));
+    if (problem.is_backward) {
+        check_matches("dout", problem.dout, "o", output_shape(problem));
+        check_matches("dq", problem.dq, "q", problem.q);
+        check_matches("dk", problem.dk, "k", problem.k);
+        check_matches("dv", problem.dv, "v", problem.v);
+        check_gradients(problem);
+    }
     check_outputs(problem);
+}
+
+Problem validate_forward(const ForwardArgs& args, const Options& options)
+{
+    Problem problem = problem_of(args, options);
+    validate(problem);
+    return problem;
+}
+
+Problem validate_backward(const BackwardArgs& args, const Options& options)
+{
+    Problem problem = problem_of(args, options);
+    validate(problem);
     return problem;
 }
 

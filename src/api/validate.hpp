@@ -12,4 +12,13 @@ namespace flashomp {
 /// The same for a backward call.
 [[nodiscard]] Problem validate_backward(const BackwardArgs& args, const Options& options);
 
+/// The same in two steps: the problem with its tensors and options, of which nothing is known, and its validation,
+/// which sets the shape.
+[[nodiscard]] Problem problem_of(const ForwardArgs& args, const Options& options);
+[[nodiscard]] Problem problem_of(const BackwardArgs& args, const Options& options);
+void validate(Problem& problem);
+
+/// The part of it that depends on addresses: outputs share no memory with another tensor.
+void check_outputs(const Problem& problem);
+
 } // namespace flashomp

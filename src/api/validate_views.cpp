@@ -42,21 +42,19 @@ bool is_near(const ConstTensorView& view)
 
 } // namespace
 
-void check_views(const NamedViews& views)
+void check_view(const char* name, const ConstTensorView& view)
 {
-    for (const auto& [name, view] : views) {
-        if (view.rank < 0 || view.rank > ConstTensorView::max_rank) {
-            throw Error(fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank,
-                                    ConstTensorView::max_rank));
-        }
-        if (view.dtype > DType::boolean) {
-            throw Error(
-                fmt::format("{} has dtype {}; it must be an enumerator of DType.", name, static_cast<int>(view.dtype)));
-        }
-        if (view.memory > Memory::device) {
-            throw Error(fmt::format("{} has memory {}; it must be Memory::host or Memory::device.", name,
-                                    static_cast<int>(view.memory)));
-        }
+    if (view.rank < 0 || view.rank > ConstTensorView::max_rank) {
+        throw Error(fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank,
+                                ConstTensorView::max_rank));
+    }
+    if (view.dtype > DType::boolean) {
+        throw Error(
+            fmt::format("{} has dtype {}; it must be an enumerator of DType.", name, static_cast<int>(view.dtype)));
+    }
+    if (view.memory > Memory::device) {
+        throw Error(fmt::format("{} has memory {}; it must be Memory::host or Memory::device.", name,
+                                static_cast<int>(view.memory)));
     }
 }
 

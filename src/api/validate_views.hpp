@@ -4,21 +4,17 @@
 #include "flashomp/tensor.hpp"
 
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 namespace flashomp {
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 30; ///< kernels add two row numbers in an int
 constexpr std::int64_t most_heads = std::int64_t{1} << 20;
 
-using NamedViews = std::vector<std::pair<const char*, ConstTensorView>>;
-
-/// Checks, of views that may be "not given", what all other checks read: the number of axes, dtype and memory.
-void check_views(const NamedViews& views);
+/// Checks, of a view that may be "not given", what all other checks read: the number of axes, dtype and memory.
+void check_view(const char* name, const ConstTensorView& view);
 
 /// Checks where the elements are, of a view that is given: extents and strides that fit a memory, none negative, the
-/// last axis of stride 1, data that is there and aligned. Needs check_views().
+/// last axis of stride 1, data that is there and aligned. Needs check_view().
 void check_layout(const char* name, const ConstTensorView& view);
 
 /// Checks that there are at most so many of `what`.

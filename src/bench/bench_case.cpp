@@ -202,12 +202,17 @@ void BenchCase::choose(Machine machine, const Tiling& tiling)
 
 Report BenchCase::forward()
 {
-    return flashomp::forward({q_->view(), k_->view(), v_->view(), o_->view(), lse_->view()}, options_);
+    return flashomp::forward(forward_arguments(), options_);
 }
 
 Report BenchCase::backward()
 {
     return flashomp::backward(arguments(), options_);
+}
+
+ForwardArgs BenchCase::forward_arguments()
+{
+    return {q_->view(), k_->view(), v_->view(), o_->view(), lse_->view()};
 }
 
 BackwardArgs BenchCase::arguments()

@@ -60,6 +60,7 @@ public:
 
     /// All tensors where the calls find them; those that are not made are absent.
     [[nodiscard]] BackwardArgs arguments();
+    [[nodiscard]] ForwardArgs forward_arguments();
 
     /// Bytes of the outputs of one direction.
     [[nodiscard]] std::int64_t output_bytes(bool backward);

@@ -3,6 +3,7 @@
 #include "memory.hpp"
 #include "standard.hpp"
 #include "standard_cuda.hpp"
+#include "timed_call.hpp"
 
 #include "host_threads.hpp"
 #include "place.hpp"
@@ -56,6 +57,9 @@ std::optional<std::int64_t> peak_of(BenchCase& bench, bool backward, const Space
 Runner::Runner(RunSettings settings) : settings_(std::move(settings))
 {
     make_allocations_visible();
+    if (settings_.prepared && settings_.options.backend == Backend::reference) {
+        throw Error("--prepared was given with backend reference; allowed are auto, openmp and cuda.");
+    }
     if (settings_.options.backend != Backend::reference) {
         const Place place = choose_place(settings_.options);
         space_ = space_of(place.hardware, settings_.options);
@@ -172,8 +176,8 @@ std::optional<double> Runner::time_to_queue(BenchCase& bench, const std::functio
 void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, Row row, const OnRow& on_row)
 {
     const bool backward = row.direction == "backward";
-    Report report;
-    const auto call = [&] { report = backward ? bench.backward() : bench.forward(); };
+    TimedCall timed(bench, backward, settings_.prepared, space_);
+    const auto call = [&] { timed(); };
     try {
         if (settings_.options.backend != Backend::reference) {
             const Hardware hardware = choose_place(settings_.options).hardware;
@@ -186,6 +190,7 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
             bench.forward();
         }
         row.peak_bytes = peak_of(bench, backward, space_, call);
+        const Report report = timed.report();
         row.backend = report.backend;
         row.machine = report.machine;
         row.ran_on = report.ran_on;
@@ -249,8 +254,9 @@ void Runner::only_call(const cost::Shape& shape, int calls)
         bench.forward();
         bench.make_outputs(true);
     }
+    TimedCall call(bench, backward, settings_.prepared, space_);
     for (int i = 0; i < calls; ++i) {
-        backward ? bench.backward() : bench.forward();
+        call();
     }
 }
 

@@ -20,6 +20,7 @@ struct RunSettings {
     std::vector<std::string> directions{"forward", "backward"};
     bool beside_standard = false; ///< time standard attention too: has_standard()
     bool kernel_time = false;     ///< Row::kernel_seconds; on a GPU only
+    bool prepared = false;        ///< prepare each call once, and time its runs
     TimingSettings timing;
 };
 

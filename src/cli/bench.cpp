@@ -66,6 +66,7 @@ bench::RunSettings settings_of(const BenchFlags& flags)
     settings.beside_standard =
         flags.beside_standard || (!flags.what.suite.empty() && bench::find_suite(flags.what.suite).beside_standard);
     settings.kernel_time = flags.kernel_time;
+    settings.prepared = flags.prepared;
     settings.timing = flags.timing;
     return settings;
 }
@@ -210,6 +211,9 @@ void add_bench_command(CLI::App& app, Command& chosen)
     add_timing_options(*command, flags->timing);
     command->add_flag("--kernel-time", flags->kernel_time,
                       "on a GPU: how long its kernels run, too, which CUPTI of the CUDA toolkit records");
+    command->add_flag(
+        "--prepared", flags->prepared,
+        "prepare each call once and time its runs (flashomp/prepared.hpp), which plan and allocate nothing");
     command->add_flag("--measure-traffic", flags->measure_traffic,
                       "instead of times: main-memory bytes by ncu or cachegrind, beside what plan predicts");
     command->add_option("--out", flags->out, "write JSON to this file, anew after each row")

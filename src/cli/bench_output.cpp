@@ -120,6 +120,9 @@ Json bench_context(const bench::RunSettings& settings)
         context[fmt::format("flashomp_device_{}", device.index)] =
             fmt::format("{}, compute capability {}, driver {}", device.name, device.capability, device.driver);
     }
+    if (settings.prepared) {
+        context["flashomp_calls"] = "prepared";
+    }
     const cost::Peaks peaks = peaks_of(choose_place(settings.options), settings.dtype);
     context["peaks"] = {{"flops", peaks.flops},
                         {"flops_source", peaks.flops_source},

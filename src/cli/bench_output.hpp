@@ -21,6 +21,7 @@ struct BenchFlags {
     Tiling tiling;
     ShapeFlags what;
     bool beside_standard = false;
+    bool prepared = false;
     bool measure_traffic = false;
     bool kernel_time = false;
     int only_calls = -1;

@@ -128,6 +128,12 @@ inline constexpr auto tensor_options = [] {
     }};
 }();
 
+/// Whether the option says where packed sequences begin: plan() reads its values.
+[[nodiscard]] constexpr bool is_boundaries(const TensorOption& option)
+{
+    return option.axes[0] == Axis::boundaries;
+}
+
 /// "float32 [Hq] or [B, Hq]", as in documentation.
 [[nodiscard]] std::string shape_words(const TensorOption& option);
 

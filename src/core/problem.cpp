@@ -7,32 +7,24 @@
 
 namespace flashomp {
 
-std::vector<std::pair<const char*, ConstTensorView>> Problem::inputs() const
+void Problem::take_addresses(const Problem& other)
 {
-    std::vector<std::pair<const char*, ConstTensorView>> all;
-    all.reserve(tensor_options.size() + 6);
-    all.insert(all.end(), {{"q", q}, {"k", k}, {"v", v}});
+    for (const auto view : {&Problem::q, &Problem::k, &Problem::v, &Problem::dout}) {
+        (this->*view).data = (other.*view).data;
+    }
+    for (const auto view : {&Problem::o, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
+        (this->*view).data = (other.*view).data;
+    }
     for (const TensorOption& option : tensor_options) {
-        all.emplace_back(option.name, options.*option.member);
-    }
-    if (is_backward) {
-        all.insert(all.end(), {{"o", o}, {"lse", lse}, {"dout", dout}});
-    }
-    return all;
-}
-
-std::vector<std::pair<const char*, TensorView>> Problem::outputs() const
-{
-    if (is_backward) {
-        std::vector<std::pair<const char*, TensorView>> all = {{"dq", dq}, {"dk", dk}, {"dv", dv}};
-        for (const TensorOption& option : tensor_options) {
-            if (option.gradient) {
-                all.emplace_back(option.gradient.name, this->*option.gradient.kept);
-            }
+        if (!is_boundaries(option)) {
+            (options.*option.member).data = (other.options.*option.member).data;
         }
-        return all;
+        if (option.gradient) {
+            (this->*option.gradient.kept).data = (other.*option.gradient.kept).data;
+        }
     }
-    return {{"o", o}, {"lse", lse}};
+    options.dropout.seed = other.options.dropout.seed;
+    options.dropout.offset = other.options.dropout.offset;
 }
 
 int Problem::kernel_depth() const

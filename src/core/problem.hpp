@@ -4,7 +4,6 @@
 #include "flashomp/attention.hpp"
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace flashomp {
@@ -46,9 +45,9 @@ struct Problem {
     /// What multiplies q·k: options.scale, or its default.
     [[nodiscard]] double scale() const;
 
-    /// Every tensor with the name messages use for it; absent ones too.
-    [[nodiscard]] std::vector<std::pair<const char*, ConstTensorView>> inputs() const;
-    [[nodiscard]] std::vector<std::pair<const char*, TensorView>> outputs() const;
+    /// Takes the addresses of another problem's tensors, but for cu_seqlens, and the seed and offset of its dropout:
+    /// what may differ between two runs of a prepared call.
+    void take_addresses(const Problem& other);
 };
 
 /// A tensor that is only read, as the view of a result: what is an output of forward is an input of backward.

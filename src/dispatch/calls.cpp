@@ -3,6 +3,9 @@
 #include "kernel_params.hpp"
 #include "tensor_maps.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 namespace flashomp {
 
 namespace {
@@ -31,48 +34,81 @@ std::int64_t shared_blocks(const Problem& problem, const PassPlan& pass)
 
 } // namespace
 
-Calls::Calls(const Plan& plan, const Problem& problem, const offload::Params& params, float* crew_memory,
-             const Space& space)
-    : image_(space)
+/// Room for so many bytes. Returns where, in bytes from the start: a multiple of 64, as tensor maps ask.
+std::int64_t Calls::reserve(std::int64_t bytes)
 {
-    struct Places {
-        std::int64_t units, maps, arrivals;
-        bool is_shared; ///< by crews, which count arrivals
-        std::vector<MapOfTensor> of_tensors;
+    constexpr std::int64_t granule = 64;
+    const std::int64_t at = bytes_;
+    bytes_ += (bytes + granule - 1) / granule * granule;
+    return at;
+}
+
+Calls::Calls(const Plan& plan, const Problem& problem, const Space& space) : plan_(plan), passes_(plan.passes.size())
+{
+    for (std::size_t i = 0; i < passes_.size(); ++i) {
+        const PassPlan& pass = plan.passes[i];
+        passes_[i].arrivals = shares_blocks(plan, pass) ? shared_blocks(problem, pass) : 0;
+        passes_[i].arrivals_at = reserve(passes_[i].arrivals * static_cast<std::int64_t>(sizeof(unsigned)));
+        if (!space.is_host()) {
+            passes_[i].at = reserve(sizeof(offload::Call));
+            passes_[i].maps_at = reserve(pass.machine == Machine::hopper ? TensorMaps{}.size() * sizeof(TensorMap) : 0);
+        }
+    }
+    if (!space.is_host()) {
+        merge_at_ = reserve(plan.merges ? sizeof merge_ : 0);
+        image_.resize(static_cast<std::size_t>(bytes_));
+    }
+}
+
+void Calls::set(const Problem& problem, const offload::Params& params, float* crew_memory, void* memory,
+                const Space& space, int most_threads)
+{
+    auto* const bytes = static_cast<std::byte*>(memory);
+    for (std::size_t i = 0; i < passes_.size(); ++i) {
+        Placed& placed = passes_[i];
+        const PassPlan& pass = plan_.passes[i];
+        placed.call = {params, pass.launch};
+        offload::Launch& launch = placed.call.launch;
+        launch.crew_memory = crew_memory;
+        if (placed.arrivals > 0) {
+            launch.arrivals = reinterpret_cast<unsigned*>(bytes + placed.arrivals_at);
+        }
+        if (space.is_host()) {
+            std::fill_n(launch.arrivals, placed.arrivals, 0U);
+            int& threads = pass.machine == Machine::plain ? launch.crew_threads : launch.crews;
+            threads = std::min(threads, most_threads);
+        }
+    }
+    if (plan_.merges) {
+        merge_ = split_merge(params, problem);
+    }
+    if (!space.is_host()) {
+        memory_ = bytes;
+        send(problem, space);
+    }
+}
+
+void Calls::send(const Problem& problem, const Space& space)
+{
+    const auto write = [this](std::int64_t at, const auto& object) {
+        std::memcpy(image_.data() + at, &object, sizeof object);
     };
-    std::vector<Places> places;
-    for (const PassPlan& pass : plan.passes) {
-        std::vector<MapOfTensor> maps = maps_of(pass, problem, params);
-        passes_.push_back({{params, pass.launch}, image_.reserve<offload::Call>()});
-        const bool is_shared = shares_blocks(plan, pass);
-        const auto arrivals = static_cast<std::size_t>(is_shared ? shared_blocks(problem, pass) : 0);
-        places.push_back({image_.reserve<offload::Unit>(pass.units.size()), image_.reserve<TensorMap>(maps.size()),
-                          image_.reserve<unsigned>(arrivals), is_shared, std::move(maps)});
-    }
-    if (plan.merges) {
-        merge_at_ = image_.reserve<offload::MergeParams>();
-    }
-    image_.place();
     for (std::size_t i = 0; i < passes_.size(); ++i) {
         offload::Call& call = passes_[i].call;
-        const auto& units = plan.passes[i].units;
-        call.launch.crew_memory = crew_memory;
-        call.launch.arrivals = places[i].is_shared ? image_.address<unsigned>(places[i].arrivals) : nullptr;
-        call.launch.units = units.empty() ? nullptr : image_.address<offload::Unit>(places[i].units);
-        image_.write(places[i].units, units.data(), units.size());
-        std::int64_t at = places[i].maps;
-        for (const auto& [tensor, map] : places[i].of_tensors) {
-            (call.params.*tensor).map = image_.address<TensorMap>(at);
-            image_.write(at, &map);
-            at += sizeof map;
+        std::int64_t at = passes_[i].maps_at;
+        for (const MapOfTensor& map : maps_of(plan_.passes[i], problem, call.params)) {
+            if (map.tensor != nullptr) {
+                (call.params.*map.tensor).map = memory_ + at;
+                write(at, map.map);
+                at += sizeof map.map;
+            }
         }
-        image_.write(passes_[i].at, &call);
+        write(passes_[i].at, call);
     }
-    if (plan.merges) {
-        merge_ = split_merge(params, problem);
-        image_.write(merge_at_, &merge_);
+    if (plan_.merges) {
+        write(merge_at_, merge_);
     }
-    image_.send();
+    copy_in(memory_, space, image_.data(), bytes_);
 }
 
 } // namespace flashomp

@@ -23,13 +23,13 @@ void expect_launched(int status, const Place& place)
 }
 
 /// The factors of float8_e4m3 tensors, where kernels on the device can read them.
-cuda::Float8Scales scales_of(const Problem& problem, Staging& staging)
+cuda::Float8Scales scales_of(const Problem& problem, Tensors& tensors)
 {
     const auto factors = [&](const ConstTensorView& scale) {
         if (!scale) {
             return offload::RowTensor{};
         }
-        const ConstTensorView there = staging.input(scale);
+        const ConstTensorView there = tensors.input(scale);
         return offload::RowTensor{static_cast<float*>(const_cast<void*>(there.data)),
                                   there.rank == 2 ? there.strides[0] : 0, 0};
     };
@@ -39,32 +39,19 @@ cuda::Float8Scales scales_of(const Problem& problem, Staging& staging)
 
 } // namespace
 
-bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
-                     Staging& staging)
+void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
+                     const Space& space, Tensors& tensors, void* crew_memory)
 {
-    const Space space = space_of(place.hardware, problem.options);
     const cuda::CurrentDevice current(space.device);
-    const Workspace workspace(plan.crew_memory_bytes, space);
-    const cuda::Float8Scales scales = scales_of(problem, staging);
-    stage_units(plan, staging);
+    const cuda::Float8Scales scales = scales_of(problem, tensors);
     const DeviceFacts& facts = place.hardware.gpu;
     const cuda::Gpu gpu{space.device, std::max(1, facts.multiprocessors), facts.l2_bytes};
     for (const PassPlan& pass : plan.passes) {
-        expect_launched(pass.kernel->run_on_stream({params, pass.launch, scales, workspace.data(), space.stream, gpu}),
+        expect_launched(pass.kernel->run_on_stream({params, pass.launch, scales, crew_memory, space.stream, gpu}),
                         place);
     }
     if (params.splits > 1) {
         expect_launched(cuda::run_merge(split_merge(params, problem), space.stream), place);
-    }
-    return true; // a CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which
-}
-
-void stage_units(Plan& plan, Staging& staging)
-{
-    for (PassPlan& pass : plan.passes) {
-        if (pass.machine != Machine::hopper) { // whose kernels count for themselves
-            pass.launch.units = staging.array(pass.units);
-        }
     }
 }
 

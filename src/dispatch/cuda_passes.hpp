@@ -5,22 +5,18 @@
 #include "place.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
-#include "staging.hpp"
 
 #include "flashomp/error.hpp"
 
 namespace flashomp {
 
-/// Launches the passes of the plan and the merge of split keys. Throws RunFailure where a launch fails.
-bool run_cuda_passes(Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
-                     Staging& staging);
-
-/// Copies the blocks of packed sequences to where the passes' kernels read them. Before a stream's kernels are queued:
-/// a copy from host memory waits for what is.
-void stage_units(Plan& plan, Staging& staging);
+/// Launches the passes of the plan and the merge of split keys, with so much memory for the crews as the plan says.
+/// Throws RunFailure where a launch fails.
+void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
+                     const Space& space, Tensors& tensors, void* crew_memory);
 
 /// Computes results anew on the plain machine whose sums leave out hidden pairs; with `only_if`, a word on the device,
-/// where that is not 0 when the kernels' turn comes. After stage_units(). Throws RunFailure where a launch fails.
+/// where that is not 0 when the kernels' turn comes. Throws RunFailure where a launch fails.
 void run_cuda_visible(const Plan& plan, const offload::Params& params, const Place& place, const Space& space,
                       const unsigned* only_if);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t line_words = 16; // of a cache line: words of different calls are apart
 constexpr std::size_t page_words = 64 * line_words;
 
-/// Host memory that kernels on every device of the process can write, zeros; null where the driver has none.
+/// Host memory that kernels on every device of the process can write; null where the driver has none.
 unsigned* allocate_page(const Space& space)
 {
     void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); // stays open: both backends use it
@@ -59,7 +59,6 @@ public:
         }
         unsigned* const word = free_.back();
         free_.pop_back();
-        *word = 0;
         return word;
     }
 
@@ -88,11 +87,7 @@ NonfiniteWord::NonfiniteWord(const Space& space)
 {
     if (space.is_host()) {
         word_ = &own_;
-    } else if (space.is_asynchronous) {
-        on_device_.emplace(static_cast<std::int64_t>(sizeof(unsigned)), space);
-        word_ = static_cast<unsigned*>(on_device_->data());
-        clear(word_, space, sizeof(unsigned));
-    } else {
+    } else if (!space.is_asynchronous) {
         word_ = pool().take(space);
         is_pooled_ = true;
     }
@@ -103,6 +98,16 @@ NonfiniteWord::~NonfiniteWord()
     if (is_pooled_) {
         pool().give_back(word_);
     }
+}
+
+unsigned* NonfiniteWord::start(void* in_workspace, const Space& space)
+{
+    if (space.is_asynchronous) {
+        clear(in_workspace, space, sizeof(unsigned));
+        return static_cast<unsigned*>(in_workspace);
+    }
+    *word_ = 0;
+    return word_;
 }
 
 bool NonfiniteWord::is_set() const

@@ -1,9 +1,9 @@
 // What the kernels of a call say of their results (offload/algorithm/finite_check.hpp).
 #pragma once
 
-#include "workspace.hpp"
+#include "space.hpp"
 
-#include <optional>
+#include <cstdint>
 
 namespace flashomp {
 
@@ -11,14 +11,21 @@ namespace flashomp {
 /// memory, on a device's calls too: an answer copied from a device would take 10 µs.
 class NonfiniteWord {
 public:
-    /// It is 0. Throws RunFailure where there is no memory for it.
+    /// Throws RunFailure where there is no memory for it.
     explicit NonfiniteWord(const Space& space);
     ~NonfiniteWord();
     NonfiniteWord(const NonfiniteWord&) = delete;
     NonfiniteWord& operator=(const NonfiniteWord&) = delete;
 
-    /// For kernels. Of an asynchronous call it is on the device, and 0 for those that are queued from now on.
-    [[nodiscard]] unsigned* address() const { return word_; }
+    /// Bytes of a run's workspace that it takes: those of an asynchronous call.
+    static constexpr std::int64_t workspace_bytes(const Space& space)
+    {
+        return space.is_asynchronous ? sizeof(unsigned) : 0;
+    }
+
+    /// 0, for the kernels of the next run: at `in_workspace`, where it takes memory there for those that are queued
+    /// from now on.
+    unsigned* start(void* in_workspace, const Space& space);
 
     /// Once the kernels are done, of a call that is not asynchronous.
     [[nodiscard]] bool is_set() const;
@@ -27,7 +34,6 @@ private:
     unsigned own_ = 0;
     unsigned* word_ = nullptr;
     bool is_pooled_ = false;
-    std::optional<Workspace> on_device_;
 };
 
 } // namespace flashomp

@@ -1,8 +1,6 @@
 #include "openmp_passes.hpp"
 
-#include "calls.hpp"
 #include "host_threads.hpp"
-#include "image.hpp"
 #include "registry.hpp"
 #include "workspace.hpp"
 
@@ -31,12 +29,8 @@ offload::Ran merge(const offload::MergeParams& here, const offload::MergeParams*
 
 /// Calls run(pass, here, there) for each pass, then merges.
 template <class F>
-offload::Ran run_all(const Plan& plan, const Problem& problem, const offload::Params& params, const Hardware& hardware,
-                     F run)
+offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, F run)
 {
-    const Space space = space_of(hardware, problem.options);
-    const Workspace crews(plan.crew_memory_bytes, space);
-    const Calls calls(plan, problem, params, crews.floats(), space);
     offload::Ran all{hardware.is_device};
     const auto count = [&all](const offload::Ran& ran) {
         all.on_device = all.on_device && ran.on_device;
@@ -53,34 +47,31 @@ offload::Ran run_all(const Plan& plan, const Problem& problem, const offload::Pa
 
 } // namespace
 
-offload::Ran run_openmp_passes(const Plan& plan, const Problem& problem, const offload::Params& params,
-                               const Hardware& hardware)
+offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware)
 {
-    return run_all(plan, problem, params, hardware, run_pass);
+    return run_all(plan, calls, hardware, run_pass);
 }
 
-offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const offload::Params& params,
-                                const Hardware& hardware)
+offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware)
 {
     if (!offload::has_visible_machine()) {
         throw RunFailure(
             "a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
             "not beside libflashomp or cannot be loaded.");
     }
-    return run_all(plan, problem, params, hardware,
-                   [](const PassPlan&, const offload::Call& here, offload::Call* there) {
-                       return offload::run_visible(here, there);
-                   });
+    return run_all(plan, calls, hardware, [](const PassPlan&, const offload::Call& here, offload::Call* there) {
+        return offload::run_visible(here, there);
+    });
 }
 
 offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space)
 {
-    Image image(space);
-    const std::int64_t at = image.reserve<offload::MergeParams>();
-    image.place();
-    image.write(at, &params);
-    image.send();
-    return merge(params, image.address<offload::MergeParams>(at), hardware);
+    if (space.is_host()) {
+        return merge(params, &params, hardware);
+    }
+    const Workspace there(sizeof params, space);
+    copy_in(there.data(), space, &params, sizeof params);
+    return merge(params, static_cast<const offload::MergeParams*>(there.data()), hardware);
 }
 
 } // namespace flashomp

@@ -1,22 +1,20 @@
 // The OpenMP backend's part of a call: passes as target regions or on host threads, each of which has ended on return.
 #pragma once
 
+#include "calls.hpp"
 #include "place.hpp"
 #include "plan.hpp"
-#include "problem.hpp"
 
 #include "algorithm/merge.hpp"
 
 namespace flashomp {
 
 /// Runs the passes of the plan and the merge of split keys.
-offload::Ran run_openmp_passes(const Plan& plan, const Problem& problem, const offload::Params& params,
-                               const Hardware& hardware);
+offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware);
 
 /// The same on the plain machine whose sums leave out hidden pairs (offload/plain/visible_machine.hpp). Throws
 /// RunFailure where its library is missing.
-offload::Ran run_openmp_visible(const Plan& plan, const Problem& problem, const offload::Params& params,
-                                const Hardware& hardware);
+offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware);
 
 /// Runs a merge of two parts.
 offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space);

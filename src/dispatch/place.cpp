@@ -81,6 +81,19 @@ std::string on_host_because(std::string_view reason)
                        device_is_demanded() ? ", although OMP_TARGET_OFFLOAD is MANDATORY" : "");
 }
 
+void check_memory(const ConstTensorView& view, const char* name, const Place& place, bool is_asynchronous,
+                  bool is_read_on_host)
+{
+    if (view && is_asynchronous && view.memory == Memory::host && !is_read_on_host) {
+        throw Error(
+            fmt::format("{} is in host memory, but a stream was given; allowed with one is device memory.", name));
+    }
+    if (view.memory == Memory::device && !place.hardware.is_device) {
+        throw Error(fmt::format("{} is in device memory, but the call runs on {}; allowed there is host memory.", name,
+                                place.name));
+    }
+}
+
 Space space_of(const Hardware& hardware, const Options& options)
 {
     if (!hardware.is_device) {
@@ -196,18 +209,13 @@ void expect_where_sent(const Place& place, bool on_device)
     }
 }
 
-int keep_to_startable(Plan& plan)
+int startable_threads(const Plan& plan)
 {
     int most = 1;
     for (const PassPlan& pass : plan.passes) {
         most = std::max(most, pass.launch.crews * pass.launch.crew_threads);
     }
-    const int threads = host_threads(most, most);
-    for (PassPlan& pass : plan.passes) {
-        int& wanted = pass.machine == Machine::plain ? pass.launch.crew_threads : pass.launch.crews;
-        wanted = std::min(wanted, threads);
-    }
-    return threads;
+    return host_threads(most, most);
 }
 
 } // namespace flashomp

@@ -30,6 +30,11 @@ struct Place {
 /// Error where FLASHOMP_DEVICE_ISA names something else.
 void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts);
 
+/// Throws Error where the place cannot read the tensor, named as in messages; a call on a stream reads no host memory
+/// but what is `is_read_on_host`: cu_seqlens, which plan() reads.
+void check_memory(const ConstTensorView& view, const char* name, const Place& place, bool is_asynchronous,
+                  bool is_read_on_host = false);
+
 /// The memory of the place; with Options::stream, in the order of that stream.
 [[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 
@@ -39,8 +44,8 @@ void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts);
 /// Throws RunFailure where kernels that were sent to a device ran on the host: they have written nothing.
 void expect_where_sent(const Place& place, bool on_device);
 
-/// Leaves a plan's host passes no more threads than the system starts. Returns how many the hungriest pass has.
-int keep_to_startable(Plan& plan);
+/// The threads of the plan's hungriest host pass, and no more than the system starts.
+[[nodiscard]] int startable_threads(const Plan& plan);
 
 /// "host (2 threads)".
 [[nodiscard]] std::string host_name(int threads);

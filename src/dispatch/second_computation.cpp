@@ -1,73 +1,91 @@
 #include "second_computation.hpp"
 
+#include "calls.hpp"
+#include "constants.hpp"
 #include "cuda_passes.hpp"
+#include "openmp_passes.hpp"
+#include "workspace.hpp"
+
 #include "host/nonfinite.hpp"
 #include "host_threads.hpp"
-#include "openmp_passes.hpp"
 
 namespace flashomp {
 
-SecondComputation::SecondComputation(const Problem& problem, offload::Params& params, const Place& place,
-                                     Staging& staging)
-    : problem_(problem), place_(place), staging_(staging), space_(space_of(place.hardware, problem.options)),
-      word_(space_)
+namespace {
+
+/// The plain machine has no 8 bits.
+bool has_second_computation(const Problem& problem)
 {
-    params.nonfinite = word_.address();
-    params_ = params;
-    // What is not finite now is so by the inputs. The first computation's scratch memory for parts is not used.
-    params_.nonfinite = nullptr;
-    params_.splits = params_.head_splits = 1;
-    if (space_.is_asynchronous && problem_.dtype != DType::float8_e4m3) {
-        prepare();
+    return problem.dtype != DType::float8_e4m3;
+}
+
+/// What is not finite now is so by the inputs. The first computation's scratch memory for parts is not used.
+offload::Params second_params(offload::Params params)
+{
+    params.nonfinite = nullptr;
+    params.splits = params.head_splits = 1;
+    return params;
+}
+
+} // namespace
+
+SecondComputation::SecondComputation(const Problem& problem, const Place& place, const Space& space)
+    : problem_(problem), place_(place), space_(space)
+{
+    if (space.is_asynchronous && has_second_computation(problem)) {
+        plan_of_stream_ = planned();
     }
 }
 
-void SecondComputation::prepare()
+Plan SecondComputation::planned() const
 {
-    problem_.options.machine = Machine::plain;
-    problem_.options.tiling = {};
-    plan_ = plan(problem_, place_.hardware);
-    plan_->splits = plan_->head_splits = 1;
-    plan_->merges = false;
-    if (space_.kind == Space::Kind::cuda) {
-        stage_units(*plan_, staging_);
-    } else if (space_.is_host()) {
-        keep_to_startable(*plan_);
+    Problem problem = problem_;
+    problem.options.machine = Machine::plain;
+    problem.options.tiling = {};
+    Plan plan = flashomp::plan(problem, place_.hardware);
+    plan.splits = plan.head_splits = 1;
+    plan.merges = false;
+    return plan;
+}
+
+void SecondComputation::queue(const offload::Params& params, const Space& space) const
+{
+    if (plan_of_stream_) {
+        run_cuda_visible(*plan_of_stream_, second_params(params), place_, space, params.nonfinite);
     }
 }
 
-void SecondComputation::run_prepared(const unsigned* only_if)
+bool SecondComputation::run(const Plan& first, const offload::Params& params) const
 {
-    if (space_.kind == Space::Kind::cuda) {
-        run_cuda_visible(*plan_, params_, place_, space_, only_if);
-    } else {
-        expect_where_sent(place_, run_openmp_visible(*plan_, problem_, params_, place_.hardware).on_device);
+    if (!has_second_computation(problem_)) {
+        return false;
     }
-}
-
-bool SecondComputation::run(const Plan& first, bool all_is_finite)
-{
     const Hardware& hardware = place_.hardware;
-    if (space_.is_asynchronous) {
-        if (plan_) {
-            run_prepared(word_.address());
-        }
-        return false;
-    }
-    wait_for(space_);
-    const bool is_needed = !all_is_finite || word_.is_set();
-    if (!is_needed || problem_.dtype == DType::float8_e4m3) { // which the plain machine does not have
-        return false;
-    }
+    const offload::Params second = second_params(params);
     if (hardware.is_device || first.passes.front().machine == Machine::plain) {
-        prepare();
-        run_prepared(nullptr);
-        wait_for(space_);
+        run_on_visible(second);
     } else {
-        problem_.is_backward ? offload::repair_backward(params_, host_threads(hardware.threads))
-                             : offload::repair_forward(params_, host_threads(hardware.threads));
+        problem_.is_backward ? offload::repair_backward(second, host_threads(hardware.threads))
+                             : offload::repair_forward(second, host_threads(hardware.threads));
     }
     return true;
+}
+
+void SecondComputation::run_on_visible(const offload::Params& params) const
+{
+    Plan plan = planned();
+    Problem problem = problem_;
+    const Constants constants(space_, problem, {&plan});
+    if (space_.kind == Space::Kind::cuda) {
+        run_cuda_visible(plan, params, place_, space_, nullptr);
+        wait_for(space_);
+        return;
+    }
+    Calls calls(plan, problem, space_);
+    const Workspace crews(plan.crew_memory_bytes, space_);
+    const Workspace memory(calls.workspace_bytes(), space_);
+    calls.set(problem, params, crews.floats(), memory.data(), space_, space_.is_host() ? startable_threads(plan) : 1);
+    expect_where_sent(place_, run_openmp_visible(plan, calls, place_.hardware).on_device);
 }
 
 } // namespace flashomp

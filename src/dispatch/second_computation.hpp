@@ -2,39 +2,41 @@
 // why.
 #pragma once
 
-#include "nonfinite_word.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
-#include "staging.hpp"
+
+#include "algorithm/params.hpp"
 
 #include <optional>
 
 namespace flashomp {
 
-/// The second computation of one call, which follows the first.
+/// The second computation of a call, which follows the first. It is rare: only a call on a stream plans it beforehand,
+/// since nobody waits there to see whether it is needed.
 class SecondComputation {
 public:
-    /// On a stream the passes are planned and what they need is copied now: a copy to a device waits for what is queued
-    /// before. `params` are those of the first computation, and are given the word that its kernels set.
-    SecondComputation(const Problem& problem, offload::Params& params, const Place& place, Staging& staging);
+    /// For a problem and a place that outlive this.
+    SecondComputation(const Problem& problem, const Place& place, const Space& space);
 
-    /// Waits for the first computation of the plan `first`, and where a result of it is not finite computes the call
-    /// again. On a stream nobody waits: kernels are queued that look for themselves. `all_is_finite` is what the host's
-    /// passes have found. Returns whether the call was computed a second time; false where only the kernels know.
-    bool run(const Plan& first, bool all_is_finite);
+    /// The plan that kernels which are queued on a stream follow; null where there is none.
+    [[nodiscard]] Plan* plan_of_stream() { return plan_of_stream_ ? &*plan_of_stream_ : nullptr; }
+
+    /// Queues kernels behind the first computation on the stream, which look at its word for themselves.
+    void queue(const offload::Params& params, const Space& space) const;
+
+    /// Computes the call again, whose first computation was that of the plan `first` and is over. Plans and takes
+    /// memory where it needs some. Returns false where the call has no second computation.
+    bool run(const Plan& first, const offload::Params& params) const;
 
 private:
-    void prepare();
-    void run_prepared(const unsigned* only_if);
+    [[nodiscard]] Plan planned() const;
+    void run_on_visible(const offload::Params& params) const;
 
-    Problem problem_;
-    offload::Params params_;
+    const Problem& problem_;
     const Place& place_;
-    Staging& staging_;
     Space space_;
-    NonfiniteWord word_;
-    std::optional<Plan> plan_; ///< once prepare() was called
+    std::optional<Plan> plan_of_stream_;
 };
 
 } // namespace flashomp

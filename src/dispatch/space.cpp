@@ -1,5 +1,7 @@
 #include "space.hpp"
 
+#include "workspace.hpp"
+
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -14,7 +16,7 @@ namespace flashomp {
 
 namespace {
 
-constexpr std::align_val_t alignment{64};
+constexpr std::align_val_t alignment{workspace_alignment};
 
 [[noreturn]] void refuse_copy(std::int64_t bytes)
 {

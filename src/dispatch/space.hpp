@@ -23,7 +23,7 @@ struct Space {
     [[nodiscard]] bool is_same_place(const Space& other) const { return kind == other.kind && device == other.device; }
 };
 
-/// At least 64-byte aligned; null where there is no more. Of an asynchronous space in the order of its stream.
+/// Aligned to workspace_alignment; null where there is no more. Of an asynchronous space in the order of its stream.
 void* allocate(std::int64_t bytes, const Space& space);
 void release(void* memory, const Space& space);
 

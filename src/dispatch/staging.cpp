@@ -1,8 +1,12 @@
 #include "staging.hpp"
 
+#include "problem_tensors.hpp"
 #include "row_major.hpp"
+#include "workspace.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 namespace flashomp {
 
@@ -31,67 +35,79 @@ void copy_strided(const TensorView& target, const ConstTensorView& source, int a
     }
 }
 
+bool is_copied(const ConstTensorView& view, const Space& space)
+{
+    return view && !space.is_host() && view.memory == Memory::host;
+}
+
+std::int64_t bytes_of(const ConstTensorView& view)
+{
+    return view.elements() * size_of(view.dtype);
+}
+
 } // namespace
+
+void StagingBytes::add(const ConstTensorView& view, const Space& space)
+{
+    if (is_copied(view, space)) {
+        tensors += bytes_of(view);
+        memory += in_workspace(bytes_of(view));
+        gathered = std::max(gathered, is_row_major(view) ? 0 : bytes_of(view));
+    }
+}
+
+StagingBytes staging_bytes(const Problem& problem, const Space& space)
+{
+    StagingBytes bytes;
+    each_tensor(problem, [&](const char* /*name*/, const ConstTensorView& view) { bytes.add(view, space); });
+    return bytes;
+}
 
 TensorView Staging::reserve(const ConstTensorView& view)
 {
-    const std::int64_t bytes = view.elements() * size_of(view.dtype);
-    copies_.emplace_back(bytes, space_);
-    bytes_ += bytes;
-    return row_major(copies_.back().data(), view, Memory::device);
-}
-
-const void* Staging::bytes(const void* data, std::int64_t size)
-{
-    if (size == 0 || space_.is_host()) {
-        return size == 0 ? nullptr : data;
-    }
-    copies_.emplace_back(size, space_);
-    bytes_ += size;
-    copy_in(copies_.back().data(), space_, data, size);
-    return copies_.back().data();
+    const TensorView copy = row_major(memory_, view, Memory::device);
+    memory_ += in_workspace(bytes_of(view));
+    return copy;
 }
 
 ConstTensorView Staging::input(const ConstTensorView& view)
 {
-    if (space_.is_host() || view.memory == Memory::device || !view) {
+    if (!is_copied(view, space_)) {
         return view;
     }
     const TensorView copy = reserve(view);
-    const std::int64_t bytes = view.elements() * size_of(view.dtype);
     if (is_row_major(view)) {
-        copy_in(copy.data, space_, view.data, bytes);
-    } else if (bytes > 0) {
-        const Workspace gathered(bytes, Space{});
-        copy_strided(row_major(gathered.data(), view, Memory::host), view);
-        copy_in(copy.data, space_, gathered.data(), bytes);
+        copy_in(copy.data, space_, view.data, bytes_of(view));
+    } else if (bytes_of(view) > 0) {
+        copy_strided(row_major(gathered_, view, Memory::host), view);
+        copy_in(copy.data, space_, gathered_, bytes_of(view));
     }
     return copy;
 }
 
 TensorView Staging::output(const TensorView& view)
 {
-    if (space_.is_host() || view.memory == Memory::device || !view) {
+    if (!is_copied(view, space_)) {
         return view;
     }
-    outputs_.push_back({view, reserve(view)});
-    return outputs_.back().copy;
+    Output& output = outputs_.at(output_count_++);
+    output = {view, reserve(view)};
+    return output.copy;
 }
 
 void Staging::finish()
 {
-    for (const Output& output : outputs_) {
-        const std::int64_t bytes = output.caller.elements() * size_of(output.caller.dtype);
+    for (const Output& output : std::span(outputs_).first(output_count_)) {
+        const std::int64_t bytes = bytes_of(output.caller);
         if (is_row_major(output.caller)) {
             copy_out(output.caller.data, output.copy.data, space_, bytes);
         } else if (bytes > 0) {
-            const Workspace gathered(bytes, Space{});
-            copy_out(gathered.data(), output.copy.data, space_, bytes);
+            copy_out(gathered_, output.copy.data, space_, bytes);
             wait_for(space_);
-            copy_strided(output.caller, row_major(gathered.data(), output.caller, Memory::host));
+            copy_strided(output.caller, row_major(gathered_, output.caller, Memory::host));
         }
     }
-    if (!outputs_.empty()) {
+    if (output_count_ > 0) {
         wait_for(space_);
     }
 }

@@ -2,46 +2,55 @@
 #pragma once
 
 #include "kernel_params.hpp"
-#include "workspace.hpp"
+#include "problem.hpp"
+#include "space.hpp"
 
 #include "flashomp/tensor.hpp"
 
-#include <deque>
-#include <vector>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 
 namespace flashomp {
 
-/// The device copies of one call's host tensors. Tensors that are on the device already are used where they are,
-/// and on the host everything is.
+/// What the copies of a call's host tensors take.
+struct StagingBytes {
+    std::int64_t tensors = 0;  ///< their elements
+    std::int64_t memory = 0;   ///< of the space, with what lies between them
+    std::int64_t gathered = 0; ///< on the host: of the largest one that has gaps
+
+    void add(const ConstTensorView& view, const Space& space);
+};
+[[nodiscard]] StagingBytes staging_bytes(const Problem& problem, const Space& space);
+
+/// The device copies of one run's host tensors. Tensors that are on the device already are used where they are, and on
+/// the host everything is.
 class Staging final : public Tensors {
 public:
-    explicit Staging(const Space& space) : space_(space) {}
+    /// In as much memory as StagingBytes says, of the space and of the host.
+    Staging(const Space& space, void* memory, void* gathered)
+        : space_(space), memory_(static_cast<std::byte*>(memory)), gathered_(gathered)
+    {
+    }
 
     ConstTensorView input(const ConstTensorView& view) override;
     TensorView output(const TensorView& view) override; ///< finish() brings it back
-    /// The array where kernels on the device can read it; null when it is empty.
-    template <class T>
-    const T* array(const std::vector<T>& values)
-    {
-        return static_cast<const T*>(bytes(values.data(), static_cast<std::int64_t>(values.size() * sizeof(T))));
-    }
+
     /// Copies every output to where the caller wants it, and waits for the copies. There are none in asynchronous
     /// calls.
     void finish();
-
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
 private:
     struct Output {
         TensorView caller, copy;
     };
     TensorView reserve(const ConstTensorView& view);
-    const void* bytes(const void* data, std::int64_t size);
 
     Space space_;
-    std::int64_t bytes_ = 0;
-    std::deque<Workspace> copies_;
-    std::vector<Output> outputs_;
+    std::byte* memory_; ///< that no tensor has yet
+    void* gathered_;
+    std::array<Output, 8> outputs_;
+    std::size_t output_count_ = 0;
 };
 
 } // namespace flashomp

@@ -65,17 +65,19 @@ Extent extent_of(const ConstTensorView& view)
 
 } // namespace
 
-std::vector<MapOfTensor> maps_of(const PassPlan& pass, const Problem& problem, const offload::Params& params)
+TensorMaps maps_of(const PassPlan& pass, const Problem& problem, const offload::Params& params)
 {
-    std::vector<MapOfTensor> maps;
+    TensorMaps maps;
     const offload::Launch& launch = pass.launch;
     if (pass.machine != Machine::hopper ||
         (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params))) {
         return maps;
     }
-    for (const auto& [tensor, view] : streamed(launch.pass, problem)) {
+    const auto tensors = streamed(launch.pass, problem);
+    for (std::size_t i = 0; i < maps.size(); ++i) {
+        const auto& [tensor, view] = tensors.at(i);
         if (const auto map = map_of(params.*tensor, extent_of(*view), launch.stream_rows, launch.depth)) {
-            maps.push_back({tensor, *map});
+            maps.at(i) = {tensor, *map};
         }
     }
     return maps;

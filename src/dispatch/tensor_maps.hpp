@@ -6,19 +6,22 @@
 #include "plan.hpp"
 #include "problem.hpp"
 
-#include <vector>
+#include <array>
 
 namespace flashomp {
 
 using offload::TensorMap;
 
 struct MapOfTensor {
-    offload::Tensor offload::Params::*tensor;
+    offload::Tensor offload::Params::*tensor = nullptr; ///< null: no map
     TensorMap map;
 };
 
+/// A pass streams two tensors.
+using TensorMaps = std::array<MapOfTensor, 2>;
+
 /// Those that a pass can have: none unless the Hopper machine runs it, and none of a tensor that it must copy by
 /// itself, for want of the driver's function or because the tensor's strides are not whole 16 bytes.
-std::vector<MapOfTensor> maps_of(const PassPlan& pass, const Problem& problem, const offload::Params& params);
+TensorMaps maps_of(const PassPlan& pass, const Problem& problem, const offload::Params& params);
 
 } // namespace flashomp

@@ -8,13 +8,22 @@
 
 namespace flashomp {
 
+/// Where parts of a workspace begin: at multiples of this, as tensor maps and vector loads ask.
+inline constexpr std::int64_t workspace_alignment = 256;
+
+/// The bytes that a part of so many takes there.
+[[nodiscard]] constexpr std::int64_t in_workspace(std::int64_t bytes)
+{
+    return (bytes + workspace_alignment - 1) / workspace_alignment * workspace_alignment;
+}
+
 /// A block of scratch memory, leased from a cache that all threads share; returned when the lease ends. Of calls that
 /// do not wait for their stream it is CUDA's own memory in the order of that stream, so that any handle of a stream
 /// will do, and one that is captured into a graph.
 class Workspace {
 public:
-    /// At least `bytes` bytes, 64-byte aligned, contents undefined. Throws RunFailure when the device or the host has
-    /// no more memory.
+    /// At least `bytes` bytes, aligned to workspace_alignment, contents undefined. Throws RunFailure when the device or
+    /// the host has no more memory.
     Workspace(std::int64_t bytes, const Space& space);
     ~Workspace();
     Workspace(const Workspace&) = delete;

@@ -171,6 +171,7 @@ constexpr Kernel cuda_float8{
             return cuda::float8_workspace_bytes(described_params(problem, hardware));
         },
     .takes_parts_of_keys = false,
+    .reads_units = false,
     .run_on_stream = cuda::run_float8,
 };
 
@@ -192,6 +193,7 @@ constexpr Kernel list[] = {
                 return cuda::hopper_workspace_bytes(pass, described_params(problem, hardware));
             },
         .takes_parts_of_keys = false,
+        .reads_units = false,
         .run_on_stream = cuda::run_hopper,
     },
     cuda_tensor,

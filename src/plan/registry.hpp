@@ -32,6 +32,9 @@ struct Kernel {
     /// Crews draw their items, so that the last one to arrive at a block puts its parts together.
     bool merges_parts = false;
 
+    /// Whether it is told the blocks of packed sequences (Launch::units), and does not count them for itself.
+    bool reads_units = true;
+
     /// Launches it: on openmp a target region, or null for the host, whose instruction set runs (HostIsa::run); on cuda
     /// on a stream.
     offload::Ran (*run_region)(const offload::Call& here, offload::Call* there) = nullptr;

@@ -63,6 +63,21 @@ TEST_F(CliBench, AMissingToolIsAFailureOfTheMachineAndNoBadInput)
     EXPECT_EQ(run_shell(R"(PATH=/nonexistent; "$0" bench --shape nothing --device host --measure-traffic)").status, 2);
 }
 
+TEST_F(CliBench, PreparedCallsAreCheckedAndTimedLikeOthers)
+{
+    const Outcome outcome = succeed({"bench", "--shape", "b2_h2_n70_d32_causal", "--shape", "b3_h2_n40_d64_varlen",
+                                     "--device", "host", "--prepared", "--min-time", "0.001", "--json"});
+    const auto json = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(json.at("context").at("flashomp_calls"), "prepared");
+    ASSERT_EQ(json.at("benchmarks").size(), 4U);
+    for (const auto& row : json.at("benchmarks")) {
+        EXPECT_FALSE(row.contains("error_message")) << row;
+        EXPECT_GT(row.at("real_time"), 0) << row;
+    }
+    expect_refused({"bench", "--shape", "b1_h1_n8_d8", "--backend", "reference", "--prepared"},
+                   "--prepared was given with backend reference");
+}
+
 TEST_F(CliBench, HelpSpeaksOfRandomInputs)
 {
     const std::string help = succeed({"bench", "--help"}).out;

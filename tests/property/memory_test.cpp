@@ -3,6 +3,13 @@
 #include "support/attention_case.hpp"
 #include "support/target.hpp"
 
+#include "flashomp/prepared.hpp"
+
+#include "workspace.hpp"
+
+#include <algorithm>
+#include <span>
+
 namespace flashomp::testing {
 namespace {
 
@@ -64,6 +71,41 @@ TEST_P(Memory, OneKeyHeadForManyQueriesTakesNoMoreThanAFloat32Dq)
     const Report report = attention.run(on_target({})).second;
     const std::int64_t rows = 2 * 8 * 500;
     EXPECT_LE(report.extra_bytes, 12 * rows + 4 * rows * 64);
+}
+
+TEST_P(Memory, ARunOfAPreparedCallAllocatesNothing)
+{
+    for (const bool is_packed : {false, true}) {
+        AttentionCase attention =
+            is_packed ? AttentionCase({0, 4, 2, 0, 0, 64, 64}, Lengths{{40, 7}, {50, 9}}, DType::bfloat16, 54)
+                      : AttentionCase({2, 4, 2, 90, 70, 64, 64}, DType::float32, 54);
+        if (!is_packed) {
+            attention.add_bias();
+            attention.add_key_padding();
+        }
+        attention.poison_outputs();
+        Options options = on_target(attention.options);
+        options.threads = 2;
+        PreparedForward forward_call = prepare(attention.forward_args(), options);
+        PreparedBackward backward_call = prepare(attention.backward_args(), options);
+        const Space space = target_.is_device
+                                ? Space{target_.backend == Backend::cuda ? Space::Kind::cuda : Space::Kind::openmp, 0}
+                                : Space{};
+        const auto bytes = std::max(forward_call.workspace_bytes(), backward_call.workspace_bytes());
+        const Workspace memory(bytes, space);
+        const std::span workspace(static_cast<std::byte*>(memory.data()), static_cast<std::size_t>(bytes));
+        const auto run_both = [&] {
+            forward_call.run(attention.forward_args(), workspace);
+            backward_call.run(attention.backward_args(), workspace);
+        };
+        run_both(); // the first run starts the team
+        const WorkspaceWatch watch(space);
+        reset_allocations();
+        run_both();
+        EXPECT_EQ(allocations().total, 0U);
+        EXPECT_EQ(watch.allocations(), 0);
+        EXPECT_EQ(watch.peak_bytes(), 0);
+    }
 }
 
 } // namespace

@@ -1,0 +1,78 @@
+#include "constants.hpp"
+
+#include "registry.hpp"
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace flashomp {
+
+namespace {
+
+constexpr std::size_t granule = 64; // arrays begin on cache lines
+
+template <class T>
+std::size_t bytes_of(const std::vector<T>& values)
+{
+    return (values.size() * sizeof(T) + granule - 1) / granule * granule;
+}
+
+/// Calls f(values, set) for each array; set(address) tells the kernels where it is, in such memory.
+template <class F>
+void each_array(Problem& problem, std::initializer_list<Plan*> plans, Memory memory, F f)
+{
+    for (Plan* const plan : plans) {
+        if (plan == nullptr) {
+            continue;
+        }
+        for (PassPlan& pass : plan->passes) {
+            if (pass.kernel->reads_units) {
+                f(pass.units,
+                  [&pass](const void* there) { pass.launch.units = static_cast<const offload::Unit*>(there); });
+            }
+        }
+    }
+    for (const auto& [starts, at] : {std::pair{&problem.starts_q, &problem.options.cu_seqlens_q},
+                                     std::pair{&problem.starts_k, &problem.options.cu_seqlens_k}}) {
+        f(*starts, [view = at, memory](const void* there) {
+            view->data = there;
+            view->memory = memory;
+            view->strides = {1};
+        });
+    }
+}
+
+} // namespace
+
+Constants::Constants(const Space& space, Problem& problem, std::initializer_list<Plan*> plans)
+{
+    const Memory memory = space.is_host() ? Memory::host : Memory::device;
+    std::size_t bytes = 0;
+    each_array(problem, plans, memory, [&](const auto& values, const auto&) { bytes += bytes_of(values); });
+    if (bytes == 0) {
+        return;
+    }
+    if (space.is_host()) {
+        each_array(problem, plans, memory, [](const auto& values, const auto& set) {
+            if (!values.empty()) {
+                set(values.data());
+            }
+        });
+        return;
+    }
+    memory_.emplace(static_cast<std::int64_t>(bytes), space);
+    std::vector<std::byte> here(bytes);
+    std::size_t at = 0;
+    each_array(problem, plans, memory, [&](const auto& values, const auto& set) {
+        if (!values.empty()) {
+            std::memcpy(here.data() + at, values.data(), values.size() * sizeof(values.front()));
+            set(static_cast<const std::byte*>(memory_->data()) + at);
+            at += bytes_of(values);
+        }
+    });
+    copy_in(memory_->data(), space, here.data(), static_cast<std::int64_t>(bytes));
+}
+
+} // namespace flashomp
