@@ -298,10 +298,10 @@ template <bool modified, KeySums sums = KeySums::both, class Machine>
 FLASHOMP_INLINE void backward_key_block(Machine& tile, const Params& p, const WorkItem& work)
 {
     const Sequence seq = sequence(p, work.batch);
-    KeyBlock keys(seq, work, tile.resident_rows()); // not const: g++ would not keep it in registers
-    if (keys.j0 >= seq.k_len) {
+    if (work.block * tile.resident_rows() >= seq.k_len) {
         return;
     }
+    KeyBlock keys(seq, work, tile.resident_rows()); // not const: g++ would not keep it in registers
     if constexpr (sums == KeySums::both) {
         backward_keys_and_values<modified>(tile, p, work, keys);
     } else if constexpr (sums == KeySums::keys) {

@@ -67,10 +67,10 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
 {
     using Stage = typename Machine::Stage;
     const Sequence seq = sequence(p, work.batch);
-    KeyBlock keys(seq, work, tile.resident_rows()); // not const: g++ would not keep it in registers
-    if (keys.j0 >= seq.k_len) {
+    if (work.block * tile.resident_rows() >= seq.k_len) {
         return;
     }
+    KeyBlock keys(seq, work, tile.resident_rows()); // not const: g++ would not keep it in registers
     auto k = tile.resident(p.head_dim, ResidentUse::both);
     auto v = tile.resident(p.head_dim_v);
     auto q = tile.stream(p.q, p.head_dim, StreamUse::both);
