@@ -35,7 +35,7 @@ struct RowRepair {
     FLASHOMP_INLINE RowRepair(const typename Machine::Stats& zero_sum, const typename Machine::Stats& zero_shift,
                               const Params& p, const Score& score)
         : sum(zero_sum), shift(zero_shift), softcap(modified && score.softcap > 0.0F),
-          keeps_shift(softcap & (p.element != Element::float32))
+          keeps_shift(softcap & (p.element != Element::float32)) // &, not &&: kernels spill less without the branch
     {
     }
 
