@@ -187,7 +187,7 @@ private:
         at_.release(memory_.dout_empty);
     }
 
-    /// dq; and LSE and D, corrected as in offload/algorithm/backward.hpp.
+    /// dq; and LSE and D, corrected as in offload/algorithm/row_repair.hpp.
     __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, std::int64_t rows, float (&dq)[sums])
     {
         const bool has_sink = p_.sink != nullptr;

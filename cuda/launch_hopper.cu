@@ -404,7 +404,7 @@ bool hopper_supports(Pass pass, const Params& p)
     }
     // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and a
     // sink's gradient is a sum of D. Kernels that sum P∘dP before they compute dK, as the wide ones and other machines'
-    // do, correct it (offload/algorithm/backward.hpp).
+    // do, correct it (offload/algorithm/row_repair.hpp).
     constexpr int few_keys = 256;
     const bool may_keep_d = most_keys(p) >= few_keys && p.dsink == nullptr;
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&

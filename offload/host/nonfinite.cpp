@@ -176,7 +176,7 @@ void forward_row(const Head& head, int i)
     head.stat(p.lse, i) = static_cast<float>(top + std::log(sum));
 }
 
-/// P of a visible pair by the row's LSE, and d(loss)/d(scaled dot product) over it (backward.hpp).
+/// P of a visible pair by the row's LSE, and d(loss)/d(scaled dot product) over it (score_gradient.hpp).
 struct Pair {
     double p = 0.0;     ///< what multiplies the gradients
     double dp = 0.0;    ///< gradient of P, after dropout

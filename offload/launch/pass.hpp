@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/backward_options.hpp"
+#include "algorithm/one_pass.hpp"
 #include "launch/launch.hpp"
 
 #pragma omp declare target
@@ -90,7 +91,7 @@ FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& wo
         backward_start_block(tile, p, work);
     } else {
         static_assert(pass == Pass::backward_once);
-        backward_key_block<modified, KeySums::all>(tile, p, work);
+        backward_once_block<modified>(tile, p, work);
     }
 }
 
