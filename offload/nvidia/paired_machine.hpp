@@ -53,7 +53,7 @@ public:
     };
 
     FLASHOMP_INLINE explicit PairedMachine(const void* team_memory)
-        : Machine(team_memory), exchange_(this->barriers_ & ~15U, this->thread(), this->warp(), this->lane())
+        : Machine(team_memory), exchange_(this->end_of_blocks() & ~15U, this->thread(), this->warp(), this->lane())
     {
     }
 
