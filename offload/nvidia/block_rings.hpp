@@ -37,8 +37,8 @@ public:
                      : Config::accumulators == 2 ? 2 * both_places
                                                  : score_places + (Config::sums_lead > 0 ? sum_places : both_places),
         barriers_bytes = 8 * barriers,
-        bytes = block_bytes * all_places + (Config::copies_stats != 0 ? 3 * 4 * columns * both_places : 0) +
-                barriers_bytes,
+        bytes =
+            block_bytes * all_places + (Config::copies_stats != 0 ? 3 * 4 * columns * both_places : 0) + barriers_bytes,
     };
 
     /// Where the blocks of a stage lie.
@@ -67,7 +67,10 @@ public:
     }
 
     /// Where the barriers start.
-    FLASHOMP_INLINE std::uint32_t begin() const { return barriers_; }
+    FLASHOMP_INLINE std::uint32_t begin() const
+    {
+        return barriers_;
+    }
 
     static FLASHOMP_INLINE int places(StreamUse use)
     {
@@ -93,7 +96,10 @@ public:
     {
         return bringer == Bringer::engine || (bringer == Bringer::decided_each_time && has_engine_);
     }
-    FLASHOMP_INLINE bool has_engine() const { return has_engine_; }
+    FLASHOMP_INLINE bool has_engine() const
+    {
+        return has_engine_;
+    }
 
     /// The warps that ask the engine for blocks. What others bring, all do.
     static FLASHOMP_INLINE bool loads_scores(Bringer bringer, unsigned thread)
@@ -106,8 +112,14 @@ public:
     }
 
     /// The number of a block's barrier.
-    static FLASHOMP_INLINE int score_barrier(const Stage& stage) { return stage.both; }
-    static FLASHOMP_INLINE int sum_barrier(const Stage& stage) { return both_places + stage.sums; }
+    static FLASHOMP_INLINE int score_barrier(const Stage& stage)
+    {
+        return stage.both;
+    }
+    static FLASHOMP_INLINE int sum_barrier(const Stage& stage)
+    {
+        return both_places + stage.sums;
+    }
 
     /// Calls load_block(), which calls ask() and ask_stats() for what a stage has.
     template <Bringer bringer, class LoadBlock>
@@ -172,10 +184,10 @@ private:
         return asking_warps == 1 || thread / 32 == static_cast<unsigned>(number);
     }
 
-    std::uint32_t barriers_; ///< mbarriers: one for each place of what is on its way, for scores, then for sums
-    unsigned phases_ = 0;                      ///< bit i: parity of the next phase of barrier i
-    std::uint32_t barrier_ = 0;                ///< of what is being loaded
-    unsigned expected_ = 0;                    ///< bytes of statistics among it
+    std::uint32_t barriers_;    ///< mbarriers: one for each place of what is on its way, for scores, then for sums
+    unsigned phases_ = 0;       ///< bit i: parity of the next phase of barrier i
+    std::uint32_t barrier_ = 0; ///< of what is being loaded
+    unsigned expected_ = 0;     ///< bytes of statistics among it
     bool has_maps_ = true, is_packed_ = false; ///< all that streams
     bool has_engine_ = false;                  ///< brings all blocks of this range
     bool by_engine_ = false;                   ///< a constant once all is inlined

@@ -8,22 +8,29 @@
 #pragma once
 
 #include "nvidia/block_rings.hpp"
-#include "nvidia/warpgroup_tile.hpp"
+#include "nvidia/warpgroup_products.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// Config: as for WarpgroupTile; teams, lead and sums_lead (TensorShape); copies_stats: whether the algorithm has
-/// column statistics; one_loop: whether registers are too few for two.
+/// Config: as for TensorTile; teams, lead, sums_lead and defers (TensorShape); accumulators: how many the algorithm
+/// has; panel_in_memory: whether the last 64 columns of the second resident block are read from team memory every time,
+/// for want of registers; copies_stats: whether the algorithm has column statistics; one_loop: whether registers are
+/// too few for two.
 template <class Config>
-class HopperMachine : public WarpgroupTile<Config> {
-    using Tile = WarpgroupTile<Config>;
+class HopperMachine : public TensorTile<Config> {
+    using Tile = TensorTile<Config>;
+    using Products = WarpgroupProducts<Config>;
     using Rings = BlockRings<Config, int{Tile::block_bytes}>;
+    using Panel = Panels<Tile::rows_in_crew, 64>;
 
 public:
-    using Tile::block_bytes, Tile::columns, Tile::load, Tile::threads;
-    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::StreamBlock;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
+    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
+        typename Tile::StreamBlock;
+    using Accumulator = typename Products::Accumulator;
+    using Resident = typename Products::Resident;
     using Stage = typename Rings::Stage;
     enum : int {
         lead = Config::lead,
@@ -31,17 +38,14 @@ public:
         defers = Config::defers,
         /// Sums' places are too few to ask for a block as late as after the next products.
         sums_early = Config::sums_lead == 1,
-        bytes = int{Rings::bytes} + (Config::panel_in_memory != 0 ? int{Tile::Panel::bytes} : 0) + drawn_bytes,
+        bytes = int{Rings::bytes} + (Config::panel_in_memory != 0 ? int{Panel::bytes} : 0) + drawn_bytes,
     };
     static_assert(int{bytes} <= team_memory_bytes);
 
     struct Stream {
         std::uint32_t address;
         StreamUse use; ///< a constant once all is inlined
-        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const
-        {
-            return {address + stage.place(use) * block_bytes};
-        }
+        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const { return {address + stage.place(use) * block_bytes}; }
     };
     struct ColumnStats {
         std::uint32_t address;
@@ -58,9 +62,41 @@ public:
         rings_.add(tensor);
         return {this->take(Rings::places(use) * block_bytes), use};
     }
-    FLASHOMP_INLINE ColumnStats column_stats()
+    FLASHOMP_INLINE ColumnStats column_stats() { return {this->take(Rings::both_places * 4 * columns)}; }
+
+    FLASHOMP_INLINE Resident resident(int depth_)
     {
-        return {this->take(Rings::both_places * 4 * columns)};
+        Resident block;
+        static_cast<typename Tile::Resident&>(block) = Tile::resident(depth_);
+        block.steps_in_registers = Tile::steps;
+        if (Config::panel_in_memory != 0 && used_residents_ == 1) {
+            block.steps_in_registers -= Products::panel_steps;
+            block.address = this->take(Panel::bytes);
+        }
+        ++used_residents_;
+        return block;
+    }
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values) { return products_.scores(); }
+    FLASHOMP_INLINE Accumulator accumulator(int) { return products_.accumulator(); }
+
+    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
+    {
+        this->load_resident(block, rows);
+#pragma GCC unroll 8
+        for (int m = 0; m < fragments; ++m) {
+#pragma GCC unroll 64
+            for (int k = 0; k < block.steps_in_registers; ++k) {
+                ptx::keep(block.a[m][k], this->memory_);
+            }
+        }
+        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes it
+            Rows last = rows;
+            last.offset += 64 * (depth / 64 - 1);
+            last.depth -= 64 * (depth / 64 - 1);
+            copy_in<Panel, threads>(block.address, last, this->thread());
+            ptx::copy_commit();
+            ptx::copy_wait<0>();
+        }
     }
 
     FLASHOMP_INLINE void load(StreamBlock block, const Rows& rows)
@@ -97,11 +133,80 @@ public:
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
     }
 
-    /// And behind the scores what is pending, if there is anything.
-    template <class... Operands>
-    FLASHOMP_INLINE void multiply(Scores& s, Operands&&... operands)
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)
     {
-        Tile::multiply(s, operands...);
+        ptx::fence_products();
+        products_.multiply(s, block, stream);
+        ptx::commit_products();
+        begin_pending();
+    }
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream, Scores& s2,
+                                  const Resident& block2, StreamBlock stream2)
+    {
+        ptx::fence_products();
+        products_.multiply(s, block, stream);
+        products_.multiply(s2, block2, stream2);
+        ptx::commit_products();
+        begin_pending();
+    }
+
+    template <class... S>
+    FLASHOMP_INLINE void finish(S&... s)
+    {
+        ptx::wait_products<defers>(); // what is added up behind the scores may go on
+        (Products::get(s), ...);
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float by, const Stats& sum)
+    {
+        this->exponentials(s, base, by, sum, finish_sums);
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
+    {
+        if constexpr (defers != 0) {
+            finish_sums();
+        }
+        products_.add(a, s, stream);
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, bool scales,
+                                    const Stats& factor)
+    {
+        if (!s.is_rounded) {
+            finish_sums();
+        }
+        if (scales) { // true for the whole warp; most blocks move no row's base
+            Products::scale(a, factor);
+        }
+        products_.add(a, s, stream);
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, const F& f)
+    {
+        typename Tile::WarpAccumulator c;
+        Products::get(a, c);
+        this->store_values(c, rows, f);
+    }
+
+protected:
+    /// Team memory from here on is the rings' barriers' and what lies behind them.
+    FLASHOMP_INLINE std::uint32_t end_of_blocks() const
+    {
+        return rings_.begin();
+    }
+
+private:
+    /// The last block's sums have been done, and the registers of their left operands are free.
+    static FLASHOMP_INLINE void finish_sums()
+    {
+        ptx::wait_products<0>();
+    }
+
+    /// What is pending, if there is anything, behind the scores.
+    FLASHOMP_INLINE void begin_pending()
+    {
         if constexpr (defers != 0) {
             if (has_pending_) {
                 if constexpr (sums_lead > 0) {
@@ -110,17 +215,12 @@ public:
                     }
                     ptx::fence_products();
                 }
-                this->issue_pending();
+                products_.issue_pending();
             }
             ptx::commit_products();
         }
     }
 
-protected:
-    /// Team memory from here on is the rings' barriers' and what lies behind them.
-    FLASHOMP_INLINE std::uint32_t end_of_blocks() const { return rings_.begin(); }
-
-private:
     template <Bringer bringer, class LoadBlock, class Score, class Attend>
     FLASHOMP_INLINE void run_blocks(Range range, int step, const LoadBlock& load_block, const Score& score,
                                     const Attend& attend)
@@ -200,7 +300,7 @@ private:
                 ptx::barrier<threads>(); // for what others copied
             }
             ptx::fence_products();
-            this->issue_pending();
+            products_.issue_pending();
             ptx::commit_products();
         } else {
             for (int j0 = range.begin; j0 < range.end; j0 += step) {
@@ -221,6 +321,8 @@ private:
         }
     }
 
+    int used_residents_ = 0;
+    Products products_;
     Rings rings_;
     bool has_pending_ = false; ///< a constant once all is inlined
     int pending_sums_ = 0;     ///< barrier of the block that is pending
