@@ -190,7 +190,6 @@ public:
         this->store_values(c, rows, f);
     }
 
-protected:
     /// Team memory from here on is the rings' barriers' and what lies behind them.
     FLASHOMP_INLINE std::uint32_t end_of_blocks() const
     {
