@@ -3,7 +3,7 @@
 
 #include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
-#include "launch/order.hpp"
+#include "algorithm/order.hpp"
 #include "nvidia/ptx.hpp"
 #include "tile/bulk_copy.cuh"
 
@@ -16,7 +16,7 @@ using offload::log2_e;
 using offload::Params;
 using offload::Range;
 
-/// The resident blocks of all heads of all batches, in the order of offload/launch/order.hpp.
+/// The resident blocks of all heads of all batches, in the order of offload/algorithm/order.hpp.
 struct Schedule {
     int blocks = 0, heads = 0, batches = 0;
     int heads_together = 1;

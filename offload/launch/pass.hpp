@@ -2,8 +2,8 @@
 #pragma once
 
 #include "algorithm/backward_options.hpp"
+#include "algorithm/order.hpp"
 #include "launch/launch.hpp"
-#include "launch/order.hpp"
 
 #pragma omp declare target
 

@@ -1,5 +1,5 @@
-// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: a warpgroup's products, and
-// blocks that the copy engine brings to rings of places in team memory.
+// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: a warpgroup's products
+// (warpgroup_products.hpp), and blocks that the copy engine brings to rings of places in team memory (block_rings.hpp).
 //
 // Both work on their own while the warps go on, and the warps' own work, the softmax, is long. So, where team memory
 // has room for one more block (Config::defers), what a block adds to the accumulators waits until the next block's
@@ -190,7 +190,7 @@ public:
         this->store_values(c, rows, f);
     }
 
-    /// Team memory from here on is the rings' barriers' and what lies behind them.
+    /// Where memory for blocks ends, and the rings' barriers begin.
     FLASHOMP_INLINE std::uint32_t end_of_blocks() const
     {
         return rings_.begin();
@@ -227,8 +227,8 @@ private:
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
         constexpr bool early = bringer == Bringer::engine && sums_early != 0;
-        const bool loads_scores = rings_.loads_scores(bringer, this->thread());
-        const bool loads_sums = rings_.loads_sums(bringer, this->thread());
+        const bool loads_scores = Rings::loads_scores(bringer, this->thread());
+        const bool loads_sums = Rings::loads_sums(bringer, this->thread());
         // What all warps can do stands before the branch, where nobody waits for it.
         const auto load_scores = [&]() FLASHOMP_LAMBDA {
             if constexpr (defers == 0) { // or ptxas finds too few registers

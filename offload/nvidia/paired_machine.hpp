@@ -17,7 +17,7 @@
 
 namespace flashomp::offload {
 
-/// What a side has is one team's, whose machine does the work. Config: as for HopperMachine; side: this team's.
+/// One side's: it has that team's machine. Config: as for HopperMachine; side: this team's.
 template <class Config>
 class PairedMachine {
     using Machine = HopperMachine<Config>;

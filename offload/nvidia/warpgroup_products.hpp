@@ -64,7 +64,7 @@ public:
         issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
     }
 
-    /// A score tile whose products are done, as values.
+    /// Fetches a score tile whose products are done.
     static FLASHOMP_INLINE void get(Scores& s)
     {
         constexpr auto all = std::make_integer_sequence<int, columns / 2>();
@@ -75,7 +75,7 @@ public:
         }
     }
 
-    /// An accumulator, likewise.
+    /// Fetches an accumulator.
     static FLASHOMP_INLINE void get(const Accumulator& a, typename Tile::WarpAccumulator& c)
     {
         get(a.index * fragments, &c.c[0][0][0], all_of_depth());
