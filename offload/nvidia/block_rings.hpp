@@ -101,14 +101,22 @@ public:
         return has_engine_;
     }
 
-    /// The warps that ask the engine for blocks. What others bring, all do.
-    static FLASHOMP_INLINE bool loads_scores(Bringer bringer, unsigned thread)
+    /// The warps that ask the engine for blocks. Without the engine all warps bring all.
+    template <Bringer bringer>
+    static FLASHOMP_INLINE bool loads_scores(unsigned thread)
     {
-        return bringer != Bringer::engine || thread < 32 * score_warps;
+        if constexpr (bringer != Bringer::engine) {
+            return true;
+        }
+        return thread < 32 * score_warps;
     }
-    static FLASHOMP_INLINE bool loads_sums(Bringer bringer, unsigned thread)
+    template <Bringer bringer>
+    static FLASHOMP_INLINE bool loads_sums(unsigned thread)
     {
-        return bringer != Bringer::engine || thread / 32 == sum_warp;
+        if constexpr (bringer != Bringer::engine) {
+            return true;
+        }
+        return thread / 32 == sum_warp;
     }
 
     /// The number of a block's barrier.

@@ -227,8 +227,8 @@ private:
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
         constexpr bool early = bringer == Bringer::engine && sums_early != 0;
-        const bool loads_scores = Rings::loads_scores(bringer, this->thread());
-        const bool loads_sums = Rings::loads_sums(bringer, this->thread());
+        const bool loads_scores = Rings::template loads_scores<bringer>(this->thread());
+        const bool loads_sums = Rings::template loads_sums<bringer>(this->thread());
         // What all warps can do stands before the branch, where nobody waits for it.
         const auto load_scores = [&]() FLASHOMP_LAMBDA {
             if constexpr (defers == 0) { // or ptxas finds too few registers
