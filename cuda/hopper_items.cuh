@@ -3,6 +3,7 @@
 
 #include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
+#include "algorithm/order.hpp"
 #include "nvidia/ptx.hpp"
 #include "tile/bulk_copy.cuh"
 
@@ -15,9 +16,7 @@ using offload::log2_e;
 using offload::Params;
 using offload::Range;
 
-/// The resident blocks of all heads of all batches. The blocks of one head follow one another, so that thread blocks at
-/// work at the same time share what streams past them in the L2 cache; of heads_together heads the first blocks, then
-/// the second, and so on, so that under a causal mask the longest come first.
+/// The resident blocks of all heads of all batches, in the order of offload/algorithm/order.hpp.
 struct Schedule {
     int blocks = 0, heads = 0, batches = 0;
     int heads_together = 1;
@@ -32,12 +31,7 @@ struct Schedule {
 
     __device__ __forceinline__ Item item(int index) const
     {
-        const int first = index / (blocks * heads_together) * heads_together;
-        const int within = index - first * blocks;
-        const int all = heads * batches;
-        const int together = all - first < heads_together ? all - first : heads_together;
-        const int block = within / together;
-        const int head = first + within % together;
+        const auto [block, head] = offload::block_of_head(index, blocks, heads * batches, heads_together);
         return {descending ? blocks - 1 - block : block, head % heads, head / heads};
     }
 };

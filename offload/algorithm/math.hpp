@@ -13,6 +13,24 @@ inline constexpr float log2_e = 1.44269504088896340736F;
 inline constexpr float ln_2 = 0.69314718055994530942F;
 inline constexpr float infinity = __builtin_huge_valf();
 
+/// 2^f for f in [-1/2, 1/2], by degree-6 minimax coefficients (Cephes exp2f). Lanes::Vector: float, or a vector of
+/// them, named in this way because g++ takes a vector type for its element where that is the template's argument.
+template <class Lanes>
+FLASHOMP_INLINE typename Lanes::Vector exp2_polynomial(typename Lanes::Vector f)
+{
+    typename Lanes::Vector y = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
+    y = y * f + 9.618437357674640e-3F;
+    y = y * f + 5.550332471162809e-2F;
+    y = y * f + 2.402264791363012e-1F;
+    y = y * f + 6.931472028550421e-1F;
+    return y * f + 1.0F;
+}
+
+/// For exp2_polynomial() of a float.
+struct OneLane {
+    using Vector = float;
+};
+
 /// 2^x for x <= 127 with relative error below 2.5e-7 (tests/unit/math_test.cpp); 0 for x < -125, so that a
 /// masked score (-inf) becomes exactly 0 and no result is denormal.
 FLASHOMP_INLINE float exp2_fast(float x)
@@ -22,15 +40,8 @@ FLASHOMP_INLINE float exp2_fast(float x)
     constexpr float shift = 12582912.0F + 127.0F;
     const float shifted = clamped + shift;
     const float f = clamped - (shifted - shift); // in [-1/2, 1/2], exact
-    float y = 1.535336188319500e-4F;             // degree-6 minimax coefficients of 2^f (Cephes exp2f)
-    y = y * f + 1.339887440266574e-3F;
-    y = y * f + 9.618437357674640e-3F;
-    y = y * f + 5.550332471162809e-2F;
-    y = y * f + 2.402264791363012e-1F;
-    y = y * f + 6.931472028550421e-1F;
-    y = y * f + 1.0F;
-    // A product, which keeps a NaN. Adding the exponent to y's bits does not: a GPU's NaN became the largest float.
-    const float result = y * float_of(bits_of(shifted) << 23);
+    // A product, which keeps a NaN. Adding the exponent to its bits does not: a GPU's NaN became the largest float.
+    const float result = exp2_polynomial<OneLane>(f) * float_of(bits_of(shifted) << 23);
     return x < -125.0F ? 0.0F : result;
 }
 

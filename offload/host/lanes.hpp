@@ -96,13 +96,8 @@ struct Lanes {
         constexpr float shift = 12582912.0F + 127.0F; // see exp2_fast()
         const Vector shifted = clamped + shift;
         const Vector f = clamped - (shifted - shift);
-        Vector y = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
-        y = y * f + 9.618437357674640e-3F;
-        y = y * f + 5.550332471162809e-2F;
-        y = y * f + 2.402264791363012e-1F;
-        y = y * f + 6.931472028550421e-1F;
-        y = y * f + 1.0F;
-        const Vector result = y * reinterpret_cast<Vector>(reinterpret_cast<Bits>(shifted) << 23);
+        const Vector result =
+            exp2_polynomial<Lanes>(f) * reinterpret_cast<Vector>(reinterpret_cast<Bits>(shifted) << 23);
         return x < -125.0F ? Vector{} : result;
 #endif
     }

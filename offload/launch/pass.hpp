@@ -3,6 +3,7 @@
 
 #include "algorithm/backward_options.hpp"
 #include "algorithm/one_pass.hpp"
+#include "algorithm/order.hpp"
 #include "launch/launch.hpp"
 
 #pragma omp declare target
@@ -38,10 +39,9 @@ struct Work {
         items = (units != nullptr ? std::int64_t{launch.unit_count} : std::int64_t{blocks} * batches) * heads * splits;
     }
 
-    /// The blocks of one head follow one another, so that crews at work at the same time share its keys and values, or
-    /// its queries, in a cache. The longest come first: under a causal mask the last query blocks see the most keys and
-    /// the first key blocks the most queries. There, heads_together heads, as many as a cache holds, take turns, so
-    /// that the crews' last items are short ones.
+    /// The longest come first: under a causal mask the last query blocks see the most keys and the first key blocks the
+    /// most queries. There, heads_together heads take turns (block_of_head()), so that the crews' last items are short
+    /// ones.
     ///
     /// In 32 bits, which plan() sees to: a division of 64 is a function call on a GPU, and six of them took 4000
     /// cycles.
@@ -57,15 +57,10 @@ struct Work {
             work.block = unit.block;
             return work;
         }
-        const int first = index / (blocks * heads_together) * heads_together;
-        const int within = index - first * blocks;
-        const int left = heads * batches - first;
-        const int together = left < heads_together ? left : heads_together;
-        work.block = within / together;
-        const int head = first + within - work.block * together;
-        work.block = ascending ? work.block : blocks - 1 - work.block;
-        work.batch = head / heads;
-        work.head = head - work.batch * heads;
+        const BlockOfHead place = block_of_head(index, blocks, heads * batches, heads_together);
+        work.block = ascending ? place.block : blocks - 1 - place.block;
+        work.batch = place.head / heads;
+        work.head = place.head - work.batch * heads;
         return work;
     }
 };

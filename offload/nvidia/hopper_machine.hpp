@@ -1,5 +1,5 @@
-// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: a warpgroup's products, and
-// blocks that the copy engine brings to rings of places in team memory.
+// The Hopper tile machine, for bfloat16 and float16 on GPUs of compute capability 9.0: a warpgroup's products
+// (warpgroup_products.hpp), and blocks that the copy engine brings to rings of places in team memory (block_rings.hpp).
 //
 // Both work on their own while the warps go on, and the warps' own work, the softmax, is long. So, where team memory
 // has room for one more block (Config::defers), what a block adds to the accumulators waits until the next block's
@@ -7,106 +7,107 @@
 // section 3.2).
 #pragma once
 
-#include "nvidia/bulk_copy.hpp"
-#include "nvidia/warpgroup_tile.hpp"
+#include "nvidia/block_rings.hpp"
+#include "nvidia/warpgroup_products.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// Config: as for WarpgroupTile; teams, lead and sums_lead (TensorShape); copies_stats: whether the algorithm has
-/// column statistics; one_loop: whether registers are too few for two.
+/// Config: as for TensorTile; teams, lead, sums_lead and defers (TensorShape); accumulators: how many the algorithm
+/// has; panel_in_memory: whether the last 64 columns of the second resident block are read from team memory every time,
+/// for want of registers; copies_stats: whether the algorithm has column statistics; one_loop: whether registers are
+/// too few for two.
 template <class Config>
-class HopperMachine : public WarpgroupTile<Config> {
-    using Tile = WarpgroupTile<Config>;
+class HopperMachine : public TensorTile<Config> {
+    using Tile = TensorTile<Config>;
+    using Products = WarpgroupProducts<Config>;
+    using Rings = BlockRings<Config, int{Tile::block_bytes}>;
+    using Panel = Panels<Tile::rows_in_crew, 64>;
 
 public:
-    using Tile::block_bytes, Tile::columns, Tile::load, Tile::threads;
-    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::StreamBlock;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
+    using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
+        typename Tile::StreamBlock;
+    using Accumulator = typename Products::Accumulator;
+    using Resident = typename Products::Resident;
+    using Stage = typename Rings::Stage;
     enum : int {
         lead = Config::lead,
         sums_lead = Config::sums_lead,
         defers = Config::defers,
-        score_places = Config::lead + 1,
-        both_places = Config::lead + 1 + Config::defers, ///< deferred sums are read until after the next scores
-        sum_places = Config::sums_lead + 1,
-        barriers = both_places + sum_places,
-        /// at a barrier: one for each block that comes, one for statistics
-        arrivals = (Config::sums_lead > 0 || Config::teams == 2 ? 1 : 2) + (Config::copies_stats != 0 ? 1 : 0),
-        asking_warps = Config::depth == 64 ? 1 : 2 + Config::copies_stats, ///< as many as were fastest
-        score_warps = Config::sums_lead > 0 ? 1 : asking_warps,            ///< of these, the first
-        sum_warp = asking_warps - 1,
         /// Sums' places are too few to ask for a block as late as after the next products.
         sums_early = Config::sums_lead == 1,
-        all_places = Config::teams == 2          ? both_places // each team has one stream
-                     : Config::accumulators == 2 ? 2 * both_places
-                                                 : score_places + (Config::sums_lead > 0 ? sum_places : both_places),
-        bytes = int{block_bytes} * all_places + (Config::panel_in_memory != 0 ? int{Tile::Panel::bytes} : 0) +
-                (Config::copies_stats != 0 ? 3 * 4 * columns * both_places : 0) + 8 * barriers + drawn_bytes,
+        bytes = int{Rings::bytes} + (Config::panel_in_memory != 0 ? int{Panel::bytes} : 0) + drawn_bytes,
     };
     static_assert(int{bytes} <= team_memory_bytes);
 
-    /// Where the blocks of a stage lie.
-    struct Stage {
-        int scores = 0, sums = 0, both = 0; ///< of a ring of places for each use
-    };
     struct Stream {
         std::uint32_t address;
         StreamUse use; ///< a constant once all is inlined
-        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const
-        {
-            const int place =
-                use == StreamUse::scores ? stage.scores : (use == StreamUse::sums ? stage.sums : stage.both);
-            return {address + place * block_bytes};
-        }
+        FLASHOMP_INLINE StreamBlock operator[](Stage stage) const { return {address + stage.place(use) * block_bytes}; }
     };
     struct ColumnStats {
         std::uint32_t address;
         FLASHOMP_INLINE ColumnStatsBlock operator[](Stage stage) const { return {address + stage.both * 4 * columns}; }
     };
 
-    FLASHOMP_INLINE explicit HopperMachine(const void* team_memory) : Tile(team_memory)
+    FLASHOMP_INLINE explicit HopperMachine(const void* team_memory)
+        : Tile(team_memory), rings_(this->memory_ + team_memory_bytes - drawn_bytes, this->thread())
     {
-        barriers_ = this->memory_ + team_memory_bytes - drawn_bytes - 8 * barriers;
-#pragma GCC unroll 8
-        for (int i = 0; i < barriers; ++i) {
-            ptx::barrier_init(barriers_ + 8 * i, arrivals, this->thread());
-        }
     }
 
     FLASHOMP_INLINE Stream stream(const Tensor& tensor, int, StreamUse use)
     {
-        has_maps_ = has_maps_ && tensor.map != nullptr;
-        is_packed_ = tensor.is_packed;
-        const int places =
-            use == StreamUse::scores ? score_places : (use == StreamUse::sums ? sum_places : both_places);
-        return {this->take(places * block_bytes), use};
+        rings_.add(tensor);
+        return {this->take(Rings::places(use) * block_bytes), use};
     }
-    FLASHOMP_INLINE ColumnStats column_stats()
+    FLASHOMP_INLINE ColumnStats column_stats() { return {this->take(Rings::both_places * 4 * columns)}; }
+
+    FLASHOMP_INLINE Resident resident(int depth_)
     {
-        return {this->take(both_places * 4 * columns)};
+        Resident block;
+        static_cast<typename Tile::Resident&>(block) = Tile::resident(depth_);
+        block.steps_in_registers = Tile::steps;
+        if (Config::panel_in_memory != 0 && used_residents_ == 1) {
+            block.steps_in_registers -= Products::panel_steps;
+            block.address = this->take(Panel::bytes);
+        }
+        ++used_residents_;
+        return block;
+    }
+    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values) { return products_.scores(); }
+    FLASHOMP_INLINE Accumulator accumulator(int) { return products_.accumulator(); }
+
+    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
+    {
+        this->load_resident(block, rows);
+#pragma GCC unroll 8
+        for (int m = 0; m < fragments; ++m) {
+#pragma GCC unroll 64
+            for (int k = 0; k < block.steps_in_registers; ++k) {
+                ptx::keep(block.a[m][k], this->memory_);
+            }
+        }
+        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes it
+            Rows last = rows;
+            last.offset += 64 * (depth / 64 - 1);
+            last.depth -= 64 * (depth / 64 - 1);
+            copy_in<Panel, threads>(block.address, last, this->thread());
+            ptx::copy_commit();
+            ptx::copy_wait<0>();
+        }
     }
 
     FLASHOMP_INLINE void load(StreamBlock block, const Rows& rows)
     {
-        if (by_engine_) {
-            if (is_warp(asking_)) { // which takes it about 90 cycles
-                ptx::copy_box(block.address, rows.map, static_cast<int>(rows.row), rows.head, rows.batch, block_bytes,
-                              barrier_);
-            }
-            asking_ = asking_warps > 1 ? 1 : 0;
-        } else {
+        if (!rings_.ask(this->thread(), block.address, rows)) {
             copy_in<Block, threads>(block.address, rows, this->thread());
         }
     }
     FLASHOMP_INLINE void load(ColumnStatsBlock block, const float* source, int count)
     {
-        if (by_engine_) {
-            if (is_warp(asking_warps - 1)) {
-                ptx::copy_bulk(block.address, source, 4 * columns, barrier_);
-            }
-            expected_ += 4 * columns;
-        } else {
+        if (!rings_.ask_stats(this->thread(), block.address, source)) {
             this->copy_stats(block, source, count);
         }
     }
@@ -120,12 +121,10 @@ public:
         }
         ptx::publish_shared();
         ptx::barrier<threads>(); // the blocks' places are free, and the barriers are there
-        // The engine does not know where a sequence ends that others follow, or where a row of statistics does.
-        const bool is_whole = !(is_packed_ || Config::copies_stats != 0) || (range.end - range.begin) % step == 0;
-        has_engine_ = has_maps_ && is_whole;
+        rings_.begin(range, step);
         if constexpr (Config::one_loop != 0) {
             run_blocks<Bringer::decided_each_time>(range, step, load_block, score, attend);
-        } else if (has_engine_) {
+        } else if (rings_.has_engine()) {
             run_blocks<Bringer::engine>(range, step, load_block, score, attend);
         } else {
             run_blocks<Bringer::warps>(range, step, load_block, score, attend);
@@ -134,32 +133,92 @@ public:
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
     }
 
-    /// And behind the scores what is pending, if there is anything.
-    template <class... Operands>
-    FLASHOMP_INLINE void multiply(Scores& s, Operands&&... operands)
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)
     {
-        Tile::multiply(s, operands...);
+        ptx::fence_products();
+        products_.multiply(s, block, stream);
+        ptx::commit_products();
+        begin_pending();
+    }
+    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream, Scores& s2,
+                                  const Resident& block2, StreamBlock stream2)
+    {
+        ptx::fence_products();
+        products_.multiply(s, block, stream);
+        products_.multiply(s2, block2, stream2);
+        ptx::commit_products();
+        begin_pending();
+    }
+
+    template <class... S>
+    FLASHOMP_INLINE void finish(S&... s)
+    {
+        ptx::wait_products<defers>(); // what is added up behind the scores may go on
+        (Products::get(s), ...);
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float by, const Stats& sum)
+    {
+        this->exponentials(s, base, by, sum, finish_sums);
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
+    {
+        if constexpr (defers != 0) {
+            finish_sums();
+        }
+        products_.add(a, s, stream);
+    }
+
+    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, bool scales,
+                                    const Stats& factor)
+    {
+        if (!s.is_rounded) {
+            finish_sums();
+        }
+        if (scales) { // true for the whole warp; most blocks move no row's base
+            Products::scale(a, factor);
+        }
+        products_.add(a, s, stream);
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, const F& f)
+    {
+        typename Tile::WarpAccumulator c;
+        Products::get(a, c);
+        this->store_values(c, rows, f);
+    }
+
+    /// Where memory for blocks ends, and the rings' barriers begin.
+    FLASHOMP_INLINE std::uint32_t end_of_blocks() const
+    {
+        return rings_.begin();
+    }
+
+private:
+    /// The last block's sums have been done, and the registers of their left operands are free.
+    static FLASHOMP_INLINE void finish_sums()
+    {
+        ptx::wait_products<0>();
+    }
+
+    /// What is pending, if there is anything, behind the scores.
+    FLASHOMP_INLINE void begin_pending()
+    {
         if constexpr (defers != 0) {
             if (has_pending_) {
                 if constexpr (sums_lead > 0) {
-                    if (has_engine_) { // the warps' copies have arrived with those for scores
-                        arrive<Bringer::engine>(pending_sums_);
+                    if (rings_.has_engine()) { // the warps' copies have arrived with those for scores
+                        rings_.template arrive<Bringer::engine>(pending_sums_);
                     }
                     ptx::fence_products();
                 }
-                this->issue_pending();
+                products_.issue_pending();
             }
             ptx::commit_products();
         }
     }
-
-protected:
-    /// mbarriers, at the end of memory: one for each place of what is on its way, for scores, then for sums.
-    std::uint32_t barriers_;
-
-private:
-    /// Who brings the blocks. Deciding it in every block costs time, a second loop costs registers.
-    enum class Bringer { warps, engine, decided_each_time };
 
     template <Bringer bringer, class LoadBlock, class Score, class Attend>
     FLASHOMP_INLINE void run_blocks(Range range, int step, const LoadBlock& load_block, const Score& score,
@@ -167,35 +226,34 @@ private:
     {
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
-        constexpr bool by_engine = bringer == Bringer::engine;
-        constexpr bool early = by_engine && sums_early != 0;
-        const bool loads_scores = !by_engine || this->thread() < 32 * score_warps;
-        const bool loads_sums = !by_engine || this->thread() / 32 == sum_warp;
+        constexpr bool early = bringer == Bringer::engine && sums_early != 0;
+        const bool loads_scores = Rings::template loads_scores<bringer>(this->thread());
+        const bool loads_sums = Rings::template loads_sums<bringer>(this->thread());
         // What all warps can do stands before the branch, where nobody waits for it.
         const auto load_scores = [&]() FLASHOMP_LAMBDA {
             if constexpr (defers == 0) { // or ptxas finds too few registers
                 if (loads_scores && next < range.end) {
-                    start<bringer>(load_block, next, ahead, Load::for_scores, ahead.both);
+                    rings_.template start<bringer>(this->thread(), load_block, next, ahead, Load::for_scores);
                     next += step;
-                    advance(ahead);
+                    ahead.advance();
                 }
                 return;
             }
             const int row = next;
             const Stage stage = ahead;
             next += step;
-            advance(ahead);
+            ahead.advance();
             if (loads_scores && row < range.end) {
-                start<bringer>(load_block, row, stage, Load::for_scores, stage.both);
+                rings_.template start<bringer>(this->thread(), load_block, row, stage, Load::for_scores);
             }
         };
         const auto load_sums = [&]() FLASHOMP_LAMBDA {
             const int row = next_sums;
             const Stage stage = sums_ahead;
             next_sums += step;
-            advance(sums_ahead);
+            sums_ahead.advance();
             if (loads_sums && row < range.end) {
-                start<bringer>(load_block, row, stage, Load::for_sums, both_places + stage.sums);
+                rings_.template start<bringer>(this->thread(), load_block, row, stage, Load::for_sums);
             }
         };
         // Loads follow the products, in whose time the warp that asks for them does so; but a block takes more than
@@ -205,18 +263,18 @@ private:
             load_scores();
         }
 #pragma GCC unroll 1
-        for (int i = 0; i < (early ? sum_places : sums_lead); ++i) {
+        for (int i = 0; i < (early ? int{Rings::sum_places} : int{sums_lead}); ++i) {
             load_sums();
         }
         if constexpr (defers != 0) {
-            arrive<bringer>(here.both);
+            rings_.template arrive<bringer>(Rings::score_barrier(here));
             ptx::barrier<threads>();
             has_pending_ = false;
             score(range.begin, here);
             for (int j0 = range.begin;; j0 += step) {
                 const bool is_last = j0 + step >= range.end;
                 attend(j0, here);
-                pending_sums_ = both_places + here.sums;
+                pending_sums_ = Rings::sum_barrier(here);
                 if (is_last) {
                     break;
                 }
@@ -226,8 +284,8 @@ private:
                         load_sums();
                     }
                 }
-                advance(here);
-                arrive<bringer>(here.both);
+                here.advance();
+                rings_.template arrive<bringer>(Rings::score_barrier(here));
                 ptx::barrier<threads>(); // all have the scores of the last block and the sums of the one before
                 has_pending_ = true;
                 score(j0 + step, here);
@@ -237,19 +295,19 @@ private:
                 }
             }
             if constexpr (sums_lead > 0) {
-                arrive<bringer>(pending_sums_);
+                rings_.template arrive<bringer>(pending_sums_);
                 ptx::barrier<threads>(); // for what others copied
             }
             ptx::fence_products();
-            this->issue_pending();
+            products_.issue_pending();
             ptx::commit_products();
         } else {
             for (int j0 = range.begin; j0 < range.end; j0 += step) {
                 if constexpr (Config::refetch != 0) {
                     ptx::refetch();
                 }
-                arrive<bringer>(here.both);
-                if (bringer == Bringer::warps || (bringer == Bringer::decided_each_time && !has_engine_)) {
+                rings_.template arrive<bringer>(Rings::score_barrier(here));
+                if (!rings_.template has_engine<bringer>()) {
                     ptx::barrier<threads>(); // what others copied
                 }
                 score(j0, here);
@@ -257,65 +315,16 @@ private:
                 ptx::barrier<threads>(); // nobody reads it any more
                 load_scores();
                 attend(j0, here);
-                advance(here);
+                here.advance();
             }
         }
     }
 
-    static FLASHOMP_INLINE void advance(Stage& stage)
-    {
-        stage.scores = stage.scores + 1 == score_places ? 0 : stage.scores + 1;
-        stage.sums = stage.sums + 1 == sum_places ? 0 : stage.sums + 1;
-        stage.both = stage.both + 1 == both_places ? 0 : stage.both + 1;
-    }
-
-    template <Bringer bringer, class LoadBlock>
-    FLASHOMP_INLINE void start(const LoadBlock& load_block, int j0, Stage stage, Load what, int barrier)
-    {
-        barrier_ = barriers_ + 8 * barrier;
-        expected_ = 0;
-        asking_ = what == Load::for_sums && asking_warps > 1 ? 1 : 0;
-        if (bringer == Bringer::engine || (bringer == Bringer::decided_each_time && has_engine_)) {
-            by_engine_ = true;
-            load_block(j0, stage, what);
-            if (expected_ > 0 && is_warp(asking_warps - 1)) {
-                ptx::barrier_expect(barrier_, expected_);
-            }
-        } else {
-            by_engine_ = false;
-            load_block(j0, stage, what);
-            ptx::copy_commit();
-        }
-    }
-
-    /// Among the warps that ask.
-    FLASHOMP_INLINE bool is_warp(int number) const
-    {
-        return asking_warps == 1 || this->thread() / 32 == static_cast<unsigned>(number);
-    }
-
-    /// Waits until this thread's copies, or the engine's, have arrived.
-    template <Bringer bringer>
-    FLASHOMP_INLINE void arrive(int barrier)
-    {
-        if (bringer == Bringer::engine || (bringer == Bringer::decided_each_time && has_engine_)) {
-            ptx::barrier_wait(barriers_ + 8 * barrier, phases_ >> barrier & 1U);
-            phases_ ^= 1U << barrier;
-        } else {
-            ptx::copy_wait<0>();
-            ptx::publish_shared();
-        }
-    }
-
-    unsigned phases_ = 0;                      ///< bit i: parity of the next phase of barrier i
-    std::uint32_t barrier_ = 0;                ///< of what is being loaded
-    unsigned expected_ = 0;                    ///< bytes of it from the copy engine
-    bool has_maps_ = true, is_packed_ = false; ///< all that streams
-    bool has_engine_ = false;                  ///< brings all blocks of this range
-    bool by_engine_ = false;                   ///< a constant once all is inlined
-    int asking_ = 0;                           ///< warp that asks for the next block, likewise
-    bool has_pending_ = false;                 ///< a constant once all is inlined
-    int pending_sums_ = 0;                     ///< barrier of the block that is pending
+    int used_residents_ = 0;
+    Products products_;
+    Rings rings_;
+    bool has_pending_ = false; ///< a constant once all is inlined
+    int pending_sums_ = 0;     ///< barrier of the block that is pending
 };
 
 } // namespace flashomp::offload

@@ -17,21 +17,26 @@
 
 namespace flashomp::offload {
 
-/// Config: as for HopperMachine; side: this team's.
+/// One side's: it has that team's machine. Config: as for HopperMachine; side: this team's.
 template <class Config>
-class PairedMachine : public HopperMachine<Config> {
+class PairedMachine {
     using Machine = HopperMachine<Config>;
-    using Machine::columns, Machine::fragments, Machine::warps;
+    using StreamBlock = typename Machine::StreamBlock;
+    enum : int { columns = Machine::columns, warps = Machine::warps };
 
 public:
-    using typename Machine::Scores, typename Machine::Stats, typename Machine::StreamBlock,
-        typename Machine::ColumnStatsBlock, typename Machine::Stage, typename Machine::Row;
+    using ColumnStats = typename Machine::ColumnStats;
+    using ColumnStatsBlock = typename Machine::ColumnStatsBlock;
+    using Row = typename Machine::Row;
+    using Scores = typename Machine::Scores;
+    using Stage = typename Machine::Stage;
+    using Stats = typename Machine::Stats;
     enum : int {
         side = Config::side,
         answers = Config::answers, ///< side 0 sends P, for a sum of side 1's
     };
     using Exchange = PairExchange<side, warps, 4 * Machine::rows_in_warp * columns>;
-    static_assert(fragments == 1 && Machine::defers == 0 && Config::modified == 0);
+    static_assert(int{Machine::fragments} == 1 && Machine::defers == 0 && Config::modified == 0);
     static_assert(int{Machine::bytes} + Exchange::bytes + 16 <= team_memory_bytes);
 
     /// Storage of either side. The constants are some once all is inlined.
@@ -53,38 +58,47 @@ public:
     };
 
     FLASHOMP_INLINE explicit PairedMachine(const void* team_memory)
-        : Machine(team_memory), exchange_(this->barriers_ & ~15U, this->thread(), this->warp(), this->lane())
+        : team_(team_memory), exchange_(team_.end_of_blocks() & ~15U, team_.thread(), team_.warp(), team_.lane())
     {
     }
 
-    FLASHOMP_INLINE Resident resident(int depth_) { return {{Machine::resident(depth_)}, used_residents_++}; }
+    FLASHOMP_INLINE int resident_rows() const { return team_.resident_rows(); }
+    FLASHOMP_INLINE int stream_rows() const { return team_.stream_rows(); }
+    static FLASHOMP_INLINE float exp2(float x) { return Machine::exp2(x); }
+
+    FLASHOMP_INLINE Scores scores(ScoreUse use = ScoreUse::values) { return team_.scores(use); }
+    FLASHOMP_INLINE Stats row_stats() { return team_.row_stats(); }
+    FLASHOMP_INLINE ColumnStats column_stats() { return team_.column_stats(); }
+    FLASHOMP_INLINE void sync() {}
+
+    FLASHOMP_INLINE Resident resident(int depth_) { return {{team_.resident(depth_)}, used_residents_++}; }
     FLASHOMP_INLINE Accumulator accumulator(int depth_)
     {
         const int owner = used_accumulators_++;
-        return {{owner == side ? Machine::accumulator(depth_) : typename Machine::Accumulator{}}, owner};
+        return {{owner == side ? team_.accumulator(depth_) : typename Machine::Accumulator{}}, owner};
     }
     FLASHOMP_INLINE Stream stream(const Tensor& tensor, int depth_, StreamUse)
     {
         const int owner = used_streams_++;
-        return {{owner == side ? Machine::stream(tensor, depth_, StreamUse::both) : typename Machine::Stream{}}, owner};
+        return {{owner == side ? team_.stream(tensor, depth_, StreamUse::both) : typename Machine::Stream{}}, owner};
     }
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
     {
         if (block.owner == side) {
-            Machine::load(block, rows);
+            team_.load(block, rows);
         }
     }
     FLASHOMP_INLINE void load(OwnedBlock block, const Rows& rows)
     {
         if (block.owner == side) {
-            Machine::load(block, rows);
+            team_.load(block, rows);
         }
     }
     FLASHOMP_INLINE void load(ColumnStatsBlock block, const float* source, int count)
     {
         if constexpr (side == 0) {
-            Machine::load(block, source, count);
+            team_.load(block, source, count);
         }
     }
 
@@ -93,16 +107,16 @@ public:
                                     const Attend& attend)
     {
         ptx::cluster_barrier(); // the barriers are there
-        Machine::for_blocks(range, step, load_block, score, attend);
+        team_.for_blocks(range, step, load_block, score, attend);
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, OwnedBlock stream, Scores& dp,
                                   const Resident& block2, OwnedBlock stream2)
     {
         if constexpr (side == 0) {
-            Machine::multiply(s, block, stream);
+            team_.multiply(s, block, stream);
         } else {
-            Machine::multiply(dp, block2, stream2);
+            team_.multiply(dp, block2, stream2);
         }
     }
 
@@ -110,9 +124,9 @@ public:
     {
         exchange_.begin_block();
         if constexpr (side == 0) {
-            Machine::finish(s);
+            team_.finish(s);
         } else {
-            Machine::finish(dp);
+            team_.finish(dp);
             exchange_.wait_until_read();
 #pragma GCC unroll 64
             for (int n = 0; n < columns / 8; ++n) {
@@ -127,11 +141,10 @@ public:
     FLASHOMP_INLINE void combine(Scores& dp, Scores& s, const F& f)
     {
         if constexpr (side == 0) {
-            Machine::map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return f.first(x, r, c); });
+            team_.map(s, [=](float x, Row r, int c) FLASHOMP_LAMBDA { return f.first(x, r, c); });
             send_p(s);
             receive_dp(dp);
-            Machine::combine(dp, s,
-                             [=](float x, float& p, Row r, int c) FLASHOMP_LAMBDA { return f.second(x, p, r, c); });
+            team_.combine(dp, s, [=](float x, float& p, Row r, int c) FLASHOMP_LAMBDA { return f.second(x, p, r, c); });
         }
     }
 
@@ -148,7 +161,7 @@ public:
             }
             s.is_rounded = true;
         }
-        Machine::accumulate(a, s, stream);
+        team_.accumulate(a, s, stream);
     }
 
     // What only side 0 has scores and statistics for.
@@ -156,32 +169,32 @@ public:
     FLASHOMP_INLINE void map(Scores& s, const F& f)
     {
         if constexpr (side == 0) {
-            Machine::map(s, f);
+            team_.map(s, f);
         }
     }
     FLASHOMP_INLINE void row_sum(const Scores& s, const Stats& sum)
     {
         if constexpr (side == 0) {
-            Machine::row_sum(s, sum);
+            team_.row_sum(s, sum);
         }
     }
     FLASHOMP_INLINE void complete(const Stats& sum)
     {
         if constexpr (side == 0) {
-            Machine::complete(sum);
+            team_.complete(sum);
         }
     }
     FLASHOMP_INLINE void row_dot(const Rows& a, const Rows& b, const Stats& dot)
     {
         if constexpr (side == 0) {
-            Machine::row_dot(a, b, dot);
+            team_.row_dot(a, b, dot);
         }
     }
     template <class... CountAndFunction>
     FLASHOMP_INLINE void for_rows(const CountAndFunction&... x)
     {
         if constexpr (side == 0) {
-            Machine::for_rows(x...);
+            team_.for_rows(x...);
         }
     }
 
@@ -189,7 +202,7 @@ public:
     FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, const F& f)
     {
         if (a.owner == side) {
-            Machine::store(a, rows, f);
+            team_.store(a, rows, f);
         }
     }
 
@@ -219,6 +232,7 @@ private:
         exchange_.tell_read();
     }
 
+    Machine team_;
     int used_residents_ = 0, used_accumulators_ = 0, used_streams_ = 0;
     Exchange exchange_;
 };

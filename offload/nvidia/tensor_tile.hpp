@@ -30,6 +30,17 @@ public:
     /// beyond float16.
     static FLASHOMP_INLINE float lag() { return Config::modified != 0 ? 0.0F : 5.5451774F; }
 
+    /// Two neighbouring 16x8 pieces of scores as a left operand.
+    static FLASHOMP_INLINE ptx::Four rounded(const Scores& s, int m, int k)
+    {
+        if (s.is_rounded) {
+            return s.p[m][k];
+        }
+        return {{Math::pack(s.s[m][2 * k][0], s.s[m][2 * k][1]), Math::pack(s.s[m][2 * k][2], s.s[m][2 * k][3]),
+                 Math::pack(s.s[m][2 * k + 1][0], s.s[m][2 * k + 1][1]),
+                 Math::pack(s.s[m][2 * k + 1][2], s.s[m][2 * k + 1][3])}};
+    }
+
 protected:
     FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows)
     {
@@ -53,17 +64,6 @@ protected:
     /// rows first, or along the columns first.
     FLASHOMP_INLINE std::uint32_t along_columns() const { return (this->lane() / 8 % 2 * 8 + this->lane() % 8) * 128; }
     FLASHOMP_INLINE std::uint32_t along_rows() const { return (this->lane() / 16 * 8 + this->lane() % 8) * 128; }
-
-    /// Two neighbouring 16x8 pieces of scores as a left operand.
-    static FLASHOMP_INLINE ptx::Four rounded(const Scores& s, int m, int k)
-    {
-        if (s.is_rounded) {
-            return s.p[m][k];
-        }
-        return {{Math::pack(s.s[m][2 * k][0], s.s[m][2 * k][1]), Math::pack(s.s[m][2 * k][2], s.s[m][2 * k][3]),
-                 Math::pack(s.s[m][2 * k + 1][0], s.s[m][2 * k + 1][1]),
-                 Math::pack(s.s[m][2 * k + 1][2], s.s[m][2 * k + 1][3])}};
-    }
 
     /// p = 2^((s - base)·by), in the scores' place where they are modified, else rounded; sum += Σ p.
     /// before_rounding() is called when the first are there, but none is rounded yet.

@@ -262,11 +262,11 @@ public:
     /// Nothing to wait for: a lane reads only scores and statistics of its own.
     FLASHOMP_INLINE void sync() {}
 
-protected:
     FLASHOMP_INLINE unsigned thread() const { return warp_ * 32 + lane_; }
     FLASHOMP_INLINE unsigned lane() const { return lane_; }
     FLASHOMP_INLINE unsigned warp() const { return warp_; }
 
+protected:
     FLASHOMP_INLINE std::uint32_t take(int bytes)
     {
         const std::uint32_t at = next_;

@@ -12,23 +12,25 @@
 
 namespace flashomp::offload {
 
-/// Config: as for TensorTile; defers (TensorShape); accumulators: how many the algorithm has; panel_in_memory: whether
-/// the last 64 columns of the second resident block are read from team memory every time, for want of registers.
+/// The registers of wgmma that hold score tiles and accumulators, and what is done with them. Config: HopperMachine's.
 template <class Config>
-class WarpgroupTile : public TensorTile<Config> {
+class WarpgroupProducts {
     using Tile = TensorTile<Config>;
+    using Block = typename Tile::Block;
+    using Math = typename Tile::Math;
 
 public:
-    using Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
-    using typename Tile::Block, typename Tile::Math, typename Tile::Scores, typename Tile::Stats,
-        typename Tile::StreamBlock, typename Tile::WarpAccumulator;
+    using Scores = typename Tile::Scores;
+    using Stats = typename Tile::Stats;
+    using StreamBlock = typename Tile::StreamBlock;
     enum : int {
+        columns = Tile::columns,
+        depth = Tile::depth,
+        fragments = Tile::fragments,
         defers = Config::defers,
         accumulators = Config::accumulators,
-        panel_in_memory = Config::panel_in_memory,
         panel_steps = 4, ///< of a product along 64 columns
     };
-    using Panel = Panels<Tile::rows_in_crew, 64>;
     struct Accumulator {
         int index; ///< a constant once all is inlined
     };
@@ -36,21 +38,7 @@ public:
         int steps_in_registers; ///< of a product along the depth; a constant once all is inlined
     };
 
-    using Tile::Tile;
-
-    FLASHOMP_INLINE Resident resident(int depth_)
-    {
-        Resident block;
-        static_cast<typename Tile::Resident&>(block) = Tile::resident(depth_);
-        block.steps_in_registers = Tile::steps;
-        if (panel_in_memory != 0 && used_residents_ == 1) {
-            block.steps_in_registers -= panel_steps;
-            block.address = this->take(Panel::bytes);
-        }
-        ++used_residents_;
-        return block;
-    }
-    FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
+    FLASHOMP_INLINE Scores scores()
     {
         Scores s;
         s.group = (accumulators + used_scores_) * fragments;
@@ -58,7 +46,7 @@ public:
         declare<columns / 2>(s.group);
         return s;
     }
-    FLASHOMP_INLINE Accumulator accumulator(int)
+    FLASHOMP_INLINE Accumulator accumulator()
     {
         const Accumulator a{used_accumulators_};
         ++used_accumulators_;
@@ -70,102 +58,41 @@ public:
         return a;
     }
 
-    FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
+    /// Begins a score tile, between fence_products() and commit_products().
+    FLASHOMP_INLINE void multiply(const Scores& s, const Resident& block, StreamBlock stream)
     {
-        this->load_resident(block, rows);
-#pragma GCC unroll 8
-        for (int m = 0; m < fragments; ++m) {
-#pragma GCC unroll 64
-            for (int k = 0; k < block.steps_in_registers; ++k) {
-                ptx::keep(block.a[m][k], this->memory_);
-            }
-        }
-        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes it
-            Rows last = rows;
-            last.offset += 64 * (depth / 64 - 1);
-            last.depth -= 64 * (depth / 64 - 1);
-            copy_in<Panel, threads>(block.address, last, this->thread());
-            ptx::copy_commit();
-            ptx::copy_wait<0>();
-        }
-    }
-
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)
-    {
-        ptx::fence_products();
         issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
-        ptx::commit_products();
     }
 
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream, Scores& s2,
-                                  const Resident& block2, StreamBlock stream2)
+    /// Fetches a score tile whose products are done.
+    static FLASHOMP_INLINE void get(Scores& s)
     {
-        ptx::fence_products();
-        issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
-        issue_scores(s2, block2, stream2, std::make_integer_sequence<int, depth / 16>());
-        ptx::commit_products();
-    }
-
-    template <class... S>
-    FLASHOMP_INLINE void finish(S&... s)
-    {
-        ptx::wait_products<defers>(); // what is added up behind the scores may go on
-        (fetch(s), ...);
-    }
-
-    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float by, const Stats& sum)
-    {
-        this->exponentials(s, base, by, sum, finish_sums);
-    }
-
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream)
-    {
-        if constexpr (defers != 0) {
-            finish_sums();
+        constexpr auto all = std::make_integer_sequence<int, columns / 2>();
+        s.is_rounded = false;
+        get(s.group, &s.s[0][0][0], all);
+        if constexpr (fragments > 1) {
+            get(s.group + 1, &s.s[1][0][0], all);
         }
-        add(a, s, stream);
     }
 
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, StreamBlock stream, bool scales,
-                                    const Stats& factor)
+    /// Fetches an accumulator.
+    static FLASHOMP_INLINE void get(const Accumulator& a, typename Tile::WarpAccumulator& c)
     {
-        if (!s.is_rounded) {
-            finish_sums();
-        }
-        if (scales) { // true for the whole warp; most blocks move no row's base
-            scale(a.index * fragments, factor.v, all_of_depth());
-            if constexpr (fragments > 1) {
-                scale(a.index * fragments + 1, factor.v + 2, all_of_depth());
-            }
-        }
-        add(a, s, stream);
-    }
-
-    template <class F>
-    FLASHOMP_INLINE void store(const Accumulator& a, const Rows& rows, const F& f)
-    {
-        WarpAccumulator c;
         get(a.index * fragments, &c.c[0][0][0], all_of_depth());
         if constexpr (fragments > 1) {
             get(a.index * fragments + 1, &c.c[1][0][0], all_of_depth());
         }
-        this->store_values(c, rows, f);
     }
 
-protected:
-    /// Begins what has been put off.
-    FLASHOMP_INLINE void issue_pending()
+    static FLASHOMP_INLINE void scale(const Accumulator& a, const Stats& factor)
     {
-        issue_each(std::make_integer_sequence<int, accumulators>());
+        scale(a.index * fragments, factor.v, all_of_depth());
+        if constexpr (fragments > 1) {
+            scale(a.index * fragments + 1, factor.v + 2, all_of_depth());
+        }
     }
 
-private:
-    /// What an accumulator gets: left·right.
-    struct Sum {
-        std::uint32_t right;
-        ptx::Four left[fragments][columns / 16];
-    };
-
+    /// a += s·stream, which begins now or is put off.
     FLASHOMP_INLINE void add(const Accumulator& a, const Scores& s, StreamBlock stream)
     {
         Sum& sum = pending_[a.index];
@@ -184,6 +111,19 @@ private:
         }
     }
 
+    /// Begins what has been put off.
+    FLASHOMP_INLINE void issue_pending()
+    {
+        issue_each(std::make_integer_sequence<int, accumulators>());
+    }
+
+private:
+    /// What an accumulator gets: left·right.
+    struct Sum {
+        std::uint32_t right;
+        ptx::Four left[fragments][columns / 16];
+    };
+
     static FLASHOMP_INLINE std::uint32_t in_team(std::uint32_t address)
     {
         return Config::teams == 1 ? address : ptx::without_rank(address);
@@ -192,12 +132,6 @@ private:
     static constexpr auto all_of_depth()
     {
         return std::make_integer_sequence<int, depth / 2>();
-    }
-
-    /// The last block's sums have been done, and the registers of their left operands are free.
-    static FLASHOMP_INLINE void finish_sums()
-    {
-        ptx::wait_products<0>();
     }
 
     /// Groups of registers of wgmma, one for each fragment, first those of the accumulators.
@@ -227,16 +161,6 @@ private:
     static FLASHOMP_INLINE void get(int group, float* d, std::integer_sequence<int, i...>)
     {
         ((d[i] = ptx::get_accumulator<i>(group)), ...);
-    }
-
-    static FLASHOMP_INLINE void fetch(Scores& s)
-    {
-        constexpr auto all = std::make_integer_sequence<int, columns / 2>();
-        s.is_rounded = false;
-        get(s.group, &s.s[0][0][0], all);
-        if constexpr (fragments > 1) {
-            get(s.group + 1, &s.s[1][0][0], all);
-        }
     }
 
     /// A step of 16 along the inner dimension for each fragment, so that two share the descriptor of the right operand.
@@ -289,7 +213,7 @@ private:
          ...);
     }
 
-    int used_residents_ = 0, used_scores_ = 0, used_accumulators_ = 0;
+    int used_scores_ = 0, used_accumulators_ = 0;
     Sum pending_[accumulators];
 };
 
