@@ -21,15 +21,16 @@ offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::
     return pass.isa->run(there->params, there->launch);
 }
 
-offload::Ran merge(const offload::MergeParams& here, const offload::MergeParams* there, const Hardware& hardware)
+offload::Ran merge(const offload::MergeParams& here, const offload::MergeParams* there, const Hardware& hardware,
+                   int most_threads)
 {
     return hardware.is_device ? offload::run_merge(there, offload::merge_units(here), hardware.device)
-                              : hardware.isa->merge(here, host_threads(hardware.threads, offload::merge_units(here)));
+                              : hardware.isa->merge(here, host_threads(most_threads, offload::merge_units(here)));
 }
 
 /// Calls run(pass, here, there) for each pass, then merges.
 template <class F>
-offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, F run)
+offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads, F run)
 {
     offload::Ran all{hardware.is_device};
     const auto count = [&all](const offload::Ran& ran) {
@@ -40,38 +41,39 @@ offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, F
         count(run(plan.passes[i], calls.here(i), calls.there(i)));
     }
     if (plan.merges) {
-        count(merge(calls.merge_here(), calls.merge_there(), hardware));
+        count(merge(calls.merge_here(), calls.merge_there(), hardware, most_threads));
     }
     return all;
 }
 
 } // namespace
 
-offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware)
+offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads)
 {
-    return run_all(plan, calls, hardware, run_pass);
+    return run_all(plan, calls, hardware, most_threads, run_pass);
 }
 
-offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware)
+offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads)
 {
     if (!offload::has_visible_machine()) {
         throw RunFailure(
             "a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
             "not beside libflashomp or cannot be loaded.");
     }
-    return run_all(plan, calls, hardware, [](const PassPlan&, const offload::Call& here, offload::Call* there) {
-        return offload::run_visible(here, there);
-    });
+    return run_all(plan, calls, hardware, most_threads,
+                   [](const PassPlan&, const offload::Call& here, offload::Call* there) {
+                       return offload::run_visible(here, there);
+                   });
 }
 
 offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space)
 {
     if (space.is_host()) {
-        return merge(params, &params, hardware);
+        return merge(params, &params, hardware, hardware.threads);
     }
     const Workspace there(sizeof params, space);
     copy_in(there.data(), space, &params, sizeof params);
-    return merge(params, static_cast<const offload::MergeParams*>(there.data()), hardware);
+    return merge(params, static_cast<const offload::MergeParams*>(there.data()), hardware, hardware.threads);
 }
 
 } // namespace flashomp

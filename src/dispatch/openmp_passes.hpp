@@ -9,12 +9,12 @@
 
 namespace flashomp {
 
-/// Runs the passes of the plan and the merge of split keys.
-offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware);
+/// Runs the passes of the plan and the merge of split keys; on the host the merge has at most so many threads.
+offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads);
 
 /// The same on the plain machine whose sums leave out hidden pairs (offload/plain/visible_machine.hpp). Throws
 /// RunFailure where its library is missing.
-offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware);
+offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads);
 
 /// Runs a merge of two parts.
 offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space);

@@ -217,13 +217,14 @@ void expect_where_sent(const Place& place, bool on_device)
     }
 }
 
-int startable_threads(const Plan& plan)
+int startable_threads(const Plan& plan, int most_threads)
 {
-    int most = 1;
+    int wanted = 1;
     for (const PassPlan& pass : plan.passes) {
-        most = std::max(most, pass.launch.crews * pass.launch.crew_threads);
+        wanted = std::max(wanted, pass.launch.crews * pass.launch.crew_threads);
     }
-    return host_threads(most, most);
+    wanted = std::min(wanted, most_threads);
+    return host_threads(wanted, wanted);
 }
 
 } // namespace flashomp

@@ -47,8 +47,8 @@ void expect_own_devices(Backend backend);
 /// Throws RunFailure where kernels that were sent to a device ran on the host: they have written nothing.
 void expect_where_sent(const Place& place, bool on_device);
 
-/// The threads of the plan's hungriest host pass, and no more than the system starts.
-[[nodiscard]] int startable_threads(const Plan& plan);
+/// The threads of the plan's hungriest host pass, at most so many, and no more than the system starts.
+[[nodiscard]] int startable_threads(const Plan& plan, int most_threads);
 
 /// "host (2 threads)".
 [[nodiscard]] std::string host_name(int threads);

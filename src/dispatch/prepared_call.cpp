@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <fmt/format.h>
+#include <string_view>
 
 namespace flashomp {
 
@@ -53,9 +54,7 @@ Place place_for(const Problem& problem)
     Place place = choose_place(problem.options);
     const Space space = space_of(place.hardware, problem.options);
     each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
-        const bool is_starts =
-            view.data == problem.options.cu_seqlens_q.data || view.data == problem.options.cu_seqlens_k.data;
-        check_memory(view, name, place, space.is_asynchronous, is_starts);
+        check_memory(view, name, place, space.is_asynchronous, std::string_view(name).starts_with("cu_seqlens"));
     });
     if (space.is_asynchronous && !cuda::has_stream_memory(space.device)) {
         throw Error(
@@ -145,24 +144,24 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
                       {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)});
     params.nonfinite = word_.start(memory(layout.word), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
+    // Of the host: fewer than were planned for where the run is inside a parallel region.
+    const int most_threads = std::min(place_.hardware.threads, planned_threads(problem_.options.threads));
     RunReport report;
     offload::Ran ran{true};
     if (space.kind == Space::Kind::cuda) {
         // A CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which.
         run_cuda_passes(way.plan, problem_, params, place_, space, staging, crew_memory);
     } else {
-        if (space.is_host()) { // fewer than planned where the run is inside a parallel region
-            report.threads = std::min(startable_threads(way.plan), planned_threads(problem_.options.threads));
-        }
+        report.threads = space.is_host() ? startable_threads(way.plan, most_threads) : 0;
         way.calls.set(problem_, params, crew_memory, memory(layout.calls), space, report.threads);
-        ran = run_openmp_passes(way.plan, way.calls, place_.hardware);
+        ran = run_openmp_passes(way.plan, way.calls, place_.hardware, most_threads);
     }
     expect_where_sent(place_, ran.on_device);
     if (space.is_asynchronous) {
         second_.queue(params, space);
     } else {
         wait_for(space);
-        report.computed_twice = (!ran.all_is_finite || word_.is_set()) && second_.run(way.plan, params);
+        report.computed_twice = (!ran.all_is_finite || word_.is_set()) && second_.run(way.plan, params, most_threads);
     }
     staging.finish();
 

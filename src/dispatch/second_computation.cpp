@@ -55,7 +55,7 @@ void SecondComputation::queue(const offload::Params& params, const Space& space)
     }
 }
 
-bool SecondComputation::run(const Plan& first, const offload::Params& params) const
+bool SecondComputation::run(const Plan& first, const offload::Params& params, int most_threads) const
 {
     if (!has_second_computation(problem_)) {
         return false;
@@ -63,15 +63,15 @@ bool SecondComputation::run(const Plan& first, const offload::Params& params) co
     const Hardware& hardware = place_.hardware;
     const offload::Params second = second_params(params);
     if (hardware.is_device || first.passes.front().machine == Machine::plain) {
-        run_on_visible(second);
+        run_on_visible(second, most_threads);
     } else {
-        problem_.is_backward ? offload::repair_backward(second, host_threads(hardware.threads))
-                             : offload::repair_forward(second, host_threads(hardware.threads));
+        problem_.is_backward ? offload::repair_backward(second, host_threads(most_threads))
+                             : offload::repair_forward(second, host_threads(most_threads));
     }
     return true;
 }
 
-void SecondComputation::run_on_visible(const offload::Params& params) const
+void SecondComputation::run_on_visible(const offload::Params& params, int most_threads) const
 {
     Plan plan = planned();
     Problem problem = problem_;
@@ -84,8 +84,8 @@ void SecondComputation::run_on_visible(const offload::Params& params) const
     Calls calls(plan, problem, space_);
     const Workspace crews(plan.crew_memory_bytes, space_);
     const Workspace memory(calls.workspace_bytes(), space_);
-    calls.set(problem, params, crews.floats(), memory.data(), space_, space_.is_host() ? startable_threads(plan) : 1);
-    expect_where_sent(place_, run_openmp_visible(plan, calls, place_.hardware).on_device);
+    calls.set(problem, params, crews.floats(), memory.data(), space_, space_.is_host() ? startable_threads(plan, most_threads) : 1);
+    expect_where_sent(place_, run_openmp_visible(plan, calls, place_.hardware, most_threads).on_device);
 }
 
 } // namespace flashomp
