@@ -63,7 +63,9 @@ concept TileMachine = requires(M m, typename M::Resident r, typename M::Stream t
     { M::lag() } -> std::same_as<float>; // see OnlineSoftmax
     { M::exp2(0.0F) } -> std::same_as<float>; // as exact as the machine's element types deserve
 
-    // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r].
+    // Storage; n is the depth (elements a row). Accumulators start at zero; stats are one float a row, x[r]. Order
+    // matters: of two resident blocks, streams and accumulators, a pair of teams gives the first to its side 0 and the
+    // second to its side 1 (nvidia/paired_machine.hpp).
     { m.resident(n) } -> std::same_as<typename M::Resident>;
     { m.stream(tensor, n, use) } -> std::same_as<typename M::Stream>;
     { m.scores(score_use) } -> std::same_as<typename M::Scores>;
