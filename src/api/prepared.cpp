@@ -135,10 +135,11 @@ public:
     RunReport run(const Args& args, const Options& options, std::span<std::byte> workspace)
     {
         if (options.stream.has_value() != options_.stream.has_value()) {
-            throw Error(options.stream ? "stream was given, but the call was prepared without one; a run has a stream "
-                                         "where Options::stream was given to prepare()."
-                                       : "stream was not given, but the call was prepared with one; a run must name its "
-                                         "stream then.");
+            throw Error(options.stream
+                            ? "stream was given, but the call was prepared without one; a run has a stream "
+                              "where Options::stream was given to prepare()."
+                            : "stream was not given, but the call was prepared with one; a run must name its "
+                              "stream then.");
         }
         if (!are_as_prepared(options, options_)) {
             throw Error("options differ from those that the call was prepared with; a run may change the addresses of "

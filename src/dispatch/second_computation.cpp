@@ -84,7 +84,8 @@ void SecondComputation::run_on_visible(const offload::Params& params, int most_t
     Calls calls(plan, problem, space_);
     const Workspace crews(plan.crew_memory_bytes, space_);
     const Workspace memory(calls.workspace_bytes(), space_);
-    calls.set(problem, params, crews.floats(), memory.data(), space_, space_.is_host() ? startable_threads(plan, most_threads) : 1);
+    calls.set(problem, params, crews.floats(), memory.data(), space_,
+              space_.is_host() ? startable_threads(plan, most_threads) : 1);
     expect_where_sent(place_, run_openmp_visible(plan, calls, place_.hardware, most_threads).on_device);
 }
 

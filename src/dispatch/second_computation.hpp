@@ -25,9 +25,9 @@ public:
     /// Queues kernels behind the first computation on the stream, which look at its word for themselves.
     void queue(const offload::Params& params, const Space& space) const;
 
-    /// Computes the call again, whose first computation was that of the plan `first` and is over. Plans and takes memory
-    /// where it needs some; on the host it has at most so many threads. Returns false where the call has no second
-    /// computation.
+    /// Computes the call again, whose first computation was that of the plan `first` and is over. Plans and takes
+    /// memory where it needs some; on the host it has at most so many threads. Returns false where the call has no
+    /// second computation.
     bool run(const Plan& first, const offload::Params& params, int most_threads) const;
 
 private:
