@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 namespace flashomp {
@@ -19,9 +18,9 @@ std::size_t bytes_of(const std::vector<T>& values)
     return (values.size() * sizeof(T) + granule - 1) / granule * granule;
 }
 
-/// Calls f(values, set) for each array; set(address) tells the kernels where it is, in such memory.
+/// Calls f(values, set) for each array; set(address) tells the kernels where it is.
 template <class F>
-void each_array(Problem& problem, std::initializer_list<Plan*> plans, Memory memory, F f)
+void each_array(const Problem& problem, std::initializer_list<Plan*> plans, Boundaries& boundaries, F f)
 {
     for (Plan* const plan : plans) {
         if (plan == nullptr) {
@@ -34,38 +33,31 @@ void each_array(Problem& problem, std::initializer_list<Plan*> plans, Memory mem
             }
         }
     }
-    for (const auto& [starts, at] : {std::pair{&problem.starts_q, &problem.options.cu_seqlens_q},
-                                     std::pair{&problem.starts_k, &problem.options.cu_seqlens_k}}) {
-        f(*starts, [view = at, memory](const void* there) {
-            view->data = there;
-            view->memory = memory;
-            view->strides = {1};
-        });
-    }
+    f(problem.starts_q, [&](const void* there) { boundaries.q = static_cast<const std::int32_t*>(there); });
+    f(problem.starts_k, [&](const void* there) { boundaries.k = static_cast<const std::int32_t*>(there); });
 }
 
 } // namespace
 
-Constants::Constants(const Space& space, Problem& problem, std::initializer_list<Plan*> plans)
+Constants::Constants(const Space& space, const Problem& problem, std::initializer_list<Plan*> plans)
 {
-    const Memory memory = space.is_host() ? Memory::host : Memory::device;
-    std::size_t bytes = 0;
-    each_array(problem, plans, memory, [&](const auto& values, const auto&) { bytes += bytes_of(values); });
-    if (bytes == 0) {
-        return;
-    }
     if (space.is_host()) {
-        each_array(problem, plans, memory, [](const auto& values, const auto& set) {
+        each_array(problem, plans, boundaries_, [](const auto& values, const auto& set) {
             if (!values.empty()) {
                 set(values.data());
             }
         });
         return;
     }
+    std::size_t bytes = 0;
+    each_array(problem, plans, boundaries_, [&](const auto& values, const auto&) { bytes += bytes_of(values); });
+    if (bytes == 0) {
+        return;
+    }
     memory_.emplace(static_cast<std::int64_t>(bytes), space);
     std::vector<std::byte> here(bytes);
     std::size_t at = 0;
-    each_array(problem, plans, memory, [&](const auto& values, const auto& set) {
+    each_array(problem, plans, boundaries_, [&](const auto& values, const auto& set) {
         if (!values.empty()) {
             std::memcpy(here.data() + at, values.data(), values.size() * sizeof(values.front()));
             set(static_cast<const std::byte*>(memory_->data()) + at);

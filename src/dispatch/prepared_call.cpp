@@ -69,11 +69,23 @@ Place place_for(const Problem& problem)
     return place;
 }
 
+/// Runs of a call that may have other addresses may be on other streams, too, and the caller may end this one.
+Space space_of_constants(Space space, bool keeps_addresses)
+{
+    if (!keeps_addresses) {
+        space.is_asynchronous = false;
+        space.stream = nullptr;
+    }
+    return space;
+}
+
 /// The problem as its plan sees it.
 Problem planned_problem(const Problem& problem, const Hardware& hardware, bool keeps_addresses)
 {
     Problem computed = as_computed(problem, hardware);
     computed.has_large_lse = keeps_addresses && depends_on_lse(computed, hardware) && has_large_lse(computed);
+    // starts_q and starts_k have their values; the caller's tensors may be gone when a run comes.
+    computed.options.cu_seqlens_q = computed.options.cu_seqlens_k = {};
     return computed;
 }
 
@@ -82,22 +94,21 @@ Problem planned_problem(const Problem& problem, const Hardware& hardware, bool k
 PreparedCall::PreparedCall(const Problem& problem, bool keeps_addresses)
     : place_(place_for(problem)), space_(space_of(place_.hardware, problem.options)),
       problem_(planned_problem(problem, place_.hardware, keeps_addresses)), way_(problem_, place_, space_),
-      second_(problem_, place_, space_), word_(space_), staging_(staging_bytes(problem_, space_)),
-      gathered_(staging_.gathered, Space{})
+      way_of_large_lse_(keeps_addresses ? nullptr : way_of_large_lse()), second_(problem_, place_, space_),
+      constants_(space_of_constants(space_, keeps_addresses), problem_,
+                 {&way_.plan, way_of_large_lse_ ? &way_of_large_lse_->plan : nullptr, second_.plan_of_stream()}),
+      word_(space_), staging_(staging_bytes(problem_, space_)), gathered_(staging_.gathered, Space{})
 {
-    if (!keeps_addresses && depends_on_lse(problem_, place_.hardware)) {
-        Problem with_large_lse = problem_;
-        with_large_lse.has_large_lse = true;
-        way_of_large_lse_.emplace(with_large_lse, place_, space_);
+}
+
+std::unique_ptr<PreparedCall::Way> PreparedCall::way_of_large_lse() const
+{
+    if (!depends_on_lse(problem_, place_.hardware)) {
+        return nullptr;
     }
-    Space of_constants = space_;
-    if (!keeps_addresses) { // runs may be on other streams, and the caller may end this one
-        of_constants.is_asynchronous = false;
-        of_constants.stream = nullptr;
-    }
-    constants_.emplace(of_constants, problem_,
-                       std::initializer_list<Plan*>{&way_.plan, way_of_large_lse_ ? &way_of_large_lse_->plan : nullptr,
-                                                    second_.plan_of_stream()});
+    Problem with_large_lse = problem_;
+    with_large_lse.has_large_lse = true;
+    return std::make_unique<Way>(with_large_lse, place_, space_);
 }
 
 PreparedCall::Layout PreparedCall::layout_of(const Way& way) const
@@ -141,7 +152,8 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     Staging staging(space, memory(layout.copies), gathered_.data());
     offload::Params params =
         kernel_params(problem_, way.plan, staging,
-                      {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)});
+                      {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)},
+                      constants_.boundaries());
     params.nonfinite = word_.start(memory(layout.word), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
     // Of the host: fewer than were planned for where the run is inside a parallel region.

@@ -13,7 +13,7 @@
 
 #include "flashomp/prepared.hpp"
 
-#include <optional>
+#include <memory>
 
 namespace flashomp {
 
@@ -55,14 +55,15 @@ private:
         std::int64_t rows = 0, partial = 0, crews = 0, calls = 0, word = 0, copies = 0, bytes = 0;
     };
     [[nodiscard]] Layout layout_of(const Way& way) const;
+    [[nodiscard]] std::unique_ptr<Way> way_of_large_lse() const;
 
     Place place_;
     Space space_;
     Problem problem_;
     Way way_;
-    std::optional<Way> way_of_large_lse_;
+    std::unique_ptr<Way> way_of_large_lse_; ///< null: the plan does not depend on LSE
     SecondComputation second_;
-    std::optional<Constants> constants_;
+    Constants constants_;
     NonfiniteWord word_;
     StagingBytes staging_;
     Workspace gathered_; ///< on the host

@@ -74,17 +74,16 @@ bool SecondComputation::run(const Plan& first, const offload::Params& params, in
 void SecondComputation::run_on_visible(const offload::Params& params, int most_threads) const
 {
     Plan plan = planned();
-    Problem problem = problem_;
-    const Constants constants(space_, problem, {&plan});
+    const Constants units(space_, problem_, {&plan}); // the boundaries are those of the first computation
     if (space_.kind == Space::Kind::cuda) {
         run_cuda_visible(plan, params, place_, space_, nullptr);
         wait_for(space_);
         return;
     }
-    Calls calls(plan, problem, space_);
+    Calls calls(plan, problem_, space_);
     const Workspace crews(plan.crew_memory_bytes, space_);
     const Workspace memory(calls.workspace_bytes(), space_);
-    calls.set(problem, params, crews.floats(), memory.data(), space_,
+    calls.set(problem_, params, crews.floats(), memory.data(), space_,
               space_.is_host() ? startable_threads(plan, most_threads) : 1);
     expect_where_sent(place_, run_openmp_visible(plan, calls, place_.hardware, most_threads).on_device);
 }

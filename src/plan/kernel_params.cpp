@@ -54,7 +54,8 @@ offload::RowTensor contiguous_rows(const Problem& problem, float* data)
 
 } // namespace
 
-offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch)
+offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch,
+                              const Boundaries& boundaries)
 {
     const Options& options = problem.options;
     offload::Params p;
@@ -136,10 +137,8 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     if (options.sink) {
         p.sink = static_cast<const float*>(tensors.input(options.sink).data);
     }
-    if (options.cu_seqlens_q) {
-        p.cu_seqlens_q = static_cast<const std::int32_t*>(tensors.input(options.cu_seqlens_q).data);
-        p.cu_seqlens_k = static_cast<const std::int32_t*>(tensors.input(options.cu_seqlens_k).data);
-    }
+    p.cu_seqlens_q = boundaries.q;
+    p.cu_seqlens_k = boundaries.k;
     p.dropout_key = dropout_key(options.dropout.seed, options.dropout.offset);
     p.dropout_threshold = dropout_threshold(options.dropout.probability);
     p.dropout_scale = static_cast<float>(1.0 / (1.0 - options.dropout.probability));
@@ -173,7 +172,7 @@ private:
 offload::Params described_params(const Problem& problem, const Hardware& hardware)
 {
     AsCopied tensors(hardware.is_device);
-    return kernel_params(problem, {}, tensors, {});
+    return kernel_params(problem, {}, tensors, {}, {problem.starts_q.data(), problem.starts_k.data()});
 }
 
 offload::MergeParams split_merge(const offload::Params& params, const Problem& problem)

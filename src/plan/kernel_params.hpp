@@ -18,6 +18,12 @@ struct Scratch {
     float* partial = nullptr; ///< forward with splits: their outputs, then their LSEs
 };
 
+/// Problem::starts_q and starts_k where kernels can read them; null unless sequences are packed.
+struct Boundaries {
+    const std::int32_t* q = nullptr;
+    const std::int32_t* k = nullptr;
+};
+
 /// Where the kernels find the tensors of a call.
 class Tensors {
 public:
@@ -33,7 +39,8 @@ public:
 };
 
 /// The problem as the kernels see it.
-offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch);
+offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch,
+                              const Boundaries& boundaries);
 
 /// The same before there is a plan, for whoever asks kernels what they support: strides and alignments are those that
 /// the tensors will have on the hardware. Nobody may read where the addresses point.

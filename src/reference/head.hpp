@@ -25,15 +25,15 @@ struct Sequence {
 [[nodiscard]] inline Sequence sequence_of(const Problem& problem, std::int64_t b)
 {
     Sequence sequence{b, b * problem.seqlen_q, b * problem.seqlen_k, problem.seqlen_q, problem.seqlen_k};
-    const auto packed = [b](const ConstTensorView& cu_seqlens, std::int64_t& first, std::int64_t& length) {
-        if (cu_seqlens) {
-            const std::int64_t stride = cu_seqlens.strides[0];
-            first = static_cast<std::int64_t>(read_element(cu_seqlens, b * stride));
-            length = static_cast<std::int64_t>(read_element(cu_seqlens, (b + 1) * stride)) - first;
+    const auto packed = [i = static_cast<std::size_t>(b)](const std::vector<std::int32_t>& starts, std::int64_t& first,
+                                                          std::int64_t& length) {
+        if (!starts.empty()) {
+            first = starts[i];
+            length = starts[i + 1] - starts[i];
         }
     };
-    packed(problem.options.cu_seqlens_q, sequence.first_q, sequence.length_q);
-    packed(problem.options.cu_seqlens_k, sequence.first_k, sequence.length_k);
+    packed(problem.starts_q, sequence.first_q, sequence.length_q);
+    packed(problem.starts_k, sequence.first_k, sequence.length_k);
     return sequence;
 }
 

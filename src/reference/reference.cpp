@@ -305,7 +305,7 @@ std::int64_t standard_attention_bytes(const Problem& problem)
 {
     const std::int64_t matrices = problem.is_backward ? 4 : 2;
     double scores = 0; // with repeated rows (strides of 0), there may be more of them than int64 holds
-    if (problem.options.cu_seqlens_q) {
+    if (!problem.starts_q.empty()) {
         for (std::int64_t b = 0; b < problem.batch; ++b) {
             const Sequence sequence = sequence_of(problem, b);
             scores += static_cast<double>(sequence.length_q) * static_cast<double>(sequence.length_k);

@@ -22,7 +22,6 @@ struct ReferenceShape {
 struct ReferenceCase {
     std::vector<double> q, k, v, dout, alibi_slopes, bias, sink;
     std::vector<std::uint8_t> key_padding_mask;
-    std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;
     std::mt19937_64 random;
     Problem problem;
 
@@ -39,21 +38,25 @@ struct ReferenceCase {
         problem.dout = float64(dout, {s.batch, s.seqlen_q, s.heads_q, s.head_dim_v});
     }
 
-    /// Packed sequences; batch and seqlens of `s` are taken from the lengths.
+    /// Packed sequences; batch and seqlens of `s` are taken from the lengths. There are no tensors of their boundaries:
+    /// those of a call on a GPU may be where the host cannot read them.
     ReferenceCase(ReferenceShape s, const std::vector<std::int32_t>& lengths_q,
                   const std::vector<std::int32_t>& lengths_k, std::uint64_t seed = 1)
-        : cu_seqlens_q{0}, cu_seqlens_k{0}, random(seed)
+        : random(seed)
     {
+        std::vector<std::int32_t>& starts_q = problem.starts_q;
+        std::vector<std::int32_t>& starts_k = problem.starts_k;
+        starts_q = starts_k = {0};
         for (std::size_t b = 0; b < lengths_q.size(); ++b) {
-            cu_seqlens_q.push_back(cu_seqlens_q.back() + lengths_q[b]);
-            cu_seqlens_k.push_back(cu_seqlens_k.back() + lengths_k[b]);
+            starts_q.push_back(starts_q.back() + lengths_q[b]);
+            starts_k.push_back(starts_k.back() + lengths_k[b]);
         }
         s.batch = static_cast<std::int64_t>(lengths_q.size());
         s.seqlen_q = *std::max_element(lengths_q.begin(), lengths_q.end());
         s.seqlen_k = *std::max_element(lengths_k.begin(), lengths_k.end());
         dimensions(s);
-        const std::int64_t total_q = cu_seqlens_q.back();
-        const std::int64_t total_k = cu_seqlens_k.back();
+        const std::int64_t total_q = starts_q.back();
+        const std::int64_t total_k = starts_k.back();
         q = uniform(total_q * s.heads_q * s.head_dim);
         k = uniform(total_k * s.heads_kv * s.head_dim);
         v = uniform(total_k * s.heads_kv * s.head_dim_v);
@@ -62,8 +65,6 @@ struct ReferenceCase {
         problem.k = float64(k, {total_k, s.heads_kv, s.head_dim});
         problem.v = float64(v, {total_k, s.heads_kv, s.head_dim_v});
         problem.dout = float64(dout, {total_q, s.heads_q, s.head_dim_v});
-        problem.options.cu_seqlens_q = ConstTensorView::contiguous(cu_seqlens_q.data(), DType::int32, {s.batch + 1});
-        problem.options.cu_seqlens_k = ConstTensorView::contiguous(cu_seqlens_k.data(), DType::int32, {s.batch + 1});
     }
 
     ReferenceCase(ReferenceCase&&) = default;

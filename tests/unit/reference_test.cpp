@@ -255,13 +255,14 @@ TEST(ReferencePacked, EqualsOneCallPerSequence)
     };
     for (std::int64_t b = 0; b < 4; ++b) {
         const auto at = static_cast<std::size_t>(b);
-        const std::int64_t first_q = packed.cu_seqlens_q[at];
-        const std::int64_t first_k = packed.cu_seqlens_k[at];
+        const std::int64_t first_q = packed.problem.starts_q[at];
+        const std::int64_t first_k = packed.problem.starts_k[at];
         Problem one = packed.problem;
         one.batch = 1;
         one.seqlen_q = lengths_q[at];
         one.seqlen_k = lengths_k[at];
-        one.options.cu_seqlens_q = one.options.cu_seqlens_k = {};
+        one.starts_q.clear();
+        one.starts_k.clear();
         const auto view = [](const std::vector<double>& x, std::int64_t first, std::int64_t rows, std::int64_t heads,
                              std::int64_t width) {
             return ConstTensorView::contiguous(x.data() + first * heads * width, DType::float64,
