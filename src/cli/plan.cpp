@@ -59,11 +59,10 @@ DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, c
     direction.flops = backward ? facts.flops.backward : facts.flops.forward;
     const Problem problem = as_computed(cost::problem_of(facts.shape, facts.dtype, backward, options), hardware);
     direction.plan = plan(problem, hardware);
-    direction.executed_flops =
-        backward && !is_one_pass(direction.plan) ? facts.flops.executed_backward : direction.flops;
     direction.is_tuned = problem.is_tuned;
     for (const PassPlan& pass : direction.plan.passes) {
         direction.pass_traffic.push_back(cost::pass_traffic(problem, pass));
+        direction.executed_flops += cost::pass_flops(facts.shape, pass);
     }
     direction.standard = cost::standard_traffic(facts.shape, facts.dtype, backward);
     direction.tiles = cost::tile_traffic(problem, direction.plan);
@@ -118,7 +117,6 @@ PlanFacts plan_facts(const PlanFlags& flags)
     for (const bool backward : {false, true}) {
         facts.directions.push_back(direction_facts(facts, options, place.hardware, backward));
     }
-    facts.flops.executed_backward = facts.directions.back().executed_flops;
     const Problem forward = cost::problem_of(facts.shape, facts.dtype, false, options);
     facts.budget = cost::tile_budget(forward, facts.directions.front().plan.passes.front());
     if (facts.fast_memory > 0) {

@@ -3,6 +3,7 @@
 
 #include "report.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -41,6 +42,18 @@ std::string bytes(double amount)
     return decimal_text(amount, "B");
 }
 
+/// What the passes of backward compute more than once.
+std::string passes_in_words(const Plan& plan)
+{
+    if (is_one_pass(plan)) {
+        return "one pass without atomics";
+    }
+    const bool are_apart =
+        std::any_of(plan.passes.begin(), plan.passes.end(), [](const PassPlan& pass) { return pass.sums_apart; });
+    return are_apart ? "two passes without atomics: dP in both, S for dQ, dV and dK each"
+                     : "two passes without atomics: S and dP in both";
+}
+
 void print_work(const PlanFacts& facts)
 {
     Table table;
@@ -50,9 +63,9 @@ void print_work(const PlanFacts& facts)
     table.add({"backward, S recomputed", decimal_text(facts.flops.backward, "FLOP"),
                fmt::format("{} of backward, {} of training", percent(facts.flops.extra_of_backward()),
                            percent(facts.flops.extra_of_training()))});
-    table.add({"backward as carried out here", decimal_text(facts.flops.executed_backward, "FLOP"),
-               facts.flops.executed_backward > facts.flops.backward ? "two passes without atomics: S and dP in both"
-                                                                    : "one pass without atomics"});
+    const DirectionFacts& backward = facts.directions.back();
+    table.add({"backward as carried out here", decimal_text(backward.executed_flops, "FLOP"),
+               passes_in_words(backward.plan)});
     fmt::print("\n{}", table.text());
     Table kept;
     kept.add({"kept for backward", "a head", "all heads and batch entries"});
@@ -268,7 +281,7 @@ void print_as_json(const PlanFacts& facts)
     json["flops"] = {{"forward", facts.flops.forward},
                      {"standard_backward", facts.flops.standard_backward},
                      {"backward", facts.flops.backward},
-                     {"executed_backward", facts.flops.executed_backward},
+                     {"executed_backward", facts.directions.back().executed_flops},
                      {"extra_of_backward", facts.flops.extra_of_backward()},
                      {"extra_of_training", facts.flops.extra_of_training()}};
     json["kept"] = {{"standard", facts.saved.standard},

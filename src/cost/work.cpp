@@ -26,18 +26,49 @@ double counted_pairs(const Shape& shape)
     return pairs;
 }
 
+namespace {
+
+/// FLOPs of a product of all pairs, for a unit of its depth or width.
+double flops_of_a_unit(const Shape& shape)
+{
+    return 2.0 * counted_pairs(shape) * static_cast<double>(shape.heads_q);
+}
+
+} // namespace
+
 Flops flops(const Shape& shape)
 {
-    const double once =
-        2.0 * counted_pairs(shape) * static_cast<double>(shape.heads_q); // of a product, a unit of depth
+    const double once = flops_of_a_unit(shape);
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
     Flops all;
     all.forward = once * (d + dv);
     all.standard_backward = once * (2 * d + 2 * dv);
     all.backward = all.standard_backward + once * d;
-    all.executed_backward = once * (4 * d + 3 * dv);
     return all;
+}
+
+double pass_flops(const Shape& shape, const PassPlan& pass)
+{
+    const double once = flops_of_a_unit(shape);
+    const auto d = static_cast<double>(shape.head_dim);
+    const auto dv = static_cast<double>(shape.head_dim_v);
+    switch (pass.launch.pass) {
+    case offload::Pass::forward: // S, O
+        return once * (d + dv);
+    case offload::Pass::backward_query: // S, dP, dQ
+        return once * (2 * d + dv);
+    case offload::Pass::backward_key: // S, dP, dV, dK; apart: S, dV and then S, dP, dK
+        return once * (2 * d + 2 * dv + (pass.sums_apart ? d : 0));
+    case offload::Pass::backward_once: // S, dP, dV, dQ, dK
+        return once * (3 * d + 2 * dv);
+    case offload::Pass::backward_bias: // S, dP
+        return once * (d + dv);
+    case offload::Pass::backward_sink:
+    case offload::Pass::backward_start: // sums over rows, not over pairs
+        break;
+    }
+    return 0;
 }
 
 Saved saved(const Shape& shape, DType dtype)

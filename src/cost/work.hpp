@@ -1,6 +1,7 @@
 // What a shape costs in arithmetic, and what it keeps for the backward pass.
 #pragma once
 
+#include "plan.hpp"
 #include "shape.hpp"
 
 namespace flashomp::cost {
@@ -13,7 +14,6 @@ struct Flops {
     double forward = 0;
     double standard_backward = 0; ///< dV, dP, dQ, dK
     double backward = 0;          ///< and S again: the count that speeds are quoted for
-    double executed_backward = 0; ///< where two passes without atomics compute S and dP both: 7 products, not 5
 
     /// What recomputation adds to the backward pass and to the whole, as fractions.
     [[nodiscard]] double extra_of_backward() const { return backward / standard_backward - 1.0; }
@@ -24,6 +24,10 @@ struct Flops {
 };
 
 [[nodiscard]] Flops flops(const Shape& shape);
+
+/// FLOPs that one pass carries out for those pairs, products that another pass has computed before included. Two
+/// backward passes without atomics have seven products, eight where dK and dV are summed apart; one pass has five.
+[[nodiscard]] double pass_flops(const Shape& shape, const PassPlan& pass);
 
 /// Pairs of a query and a key that the masks keep, of all sequences, for one head: those that count in flops().
 [[nodiscard]] double counted_pairs(const Shape& shape);

@@ -108,12 +108,34 @@ TEST(Work, FlopsAreThePapers)
     EXPECT_DOUBLE_EQ(all.forward, 4 * unit);
     EXPECT_DOUBLE_EQ(all.standard_backward, 8 * unit);
     EXPECT_DOUBLE_EQ(all.backward, 10 * unit);
-    EXPECT_DOUBLE_EQ(all.executed_backward, 14 * unit);
     EXPECT_DOUBLE_EQ(all.extra_of_backward(), 0.25);
     EXPECT_NEAR(all.extra_of_training(), 1.0 / 6.0, 1e-12);
     EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 4 * unit * 5050 / 10000);
     // Lengths 50 and 100.
     EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n100_d64_varlen")).forward, 4 * 2 * 64 * (2500.0 + 10000.0));
+}
+
+TEST(Work, PassesCountTheProductsThatTheyCompute)
+{
+    const Shape s = parse_shape("b3_h2_n100_d64dv32");
+    const double pairs = 3 * 2 * 100.0 * 100.0;
+    const auto products = [&](offload::Pass pass, bool sums_apart = false) { // as multiples of 2·pairs·32
+        PassPlan planned;
+        planned.launch.pass = pass;
+        planned.sums_apart = sums_apart;
+        return pass_flops(s, planned) / (2 * pairs * 32);
+    };
+    EXPECT_DOUBLE_EQ(products(offload::Pass::forward), 3);            // S of depth 64, O of width 32
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_query), 5);     // S, dP, dQ
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_key), 6);       // S, dP, dV, dK
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_key, true), 8); // and S once more
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_once), 8);      // S, dP, dV, dQ, dK
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_bias), 3);      // S, dP
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_start), 0);
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_sink), 0);
+    // What flops() says is what the passes compute that compute nothing twice.
+    const double of_flops = flops(s).backward / (2 * pairs * 32);
+    EXPECT_DOUBLE_EQ(products(offload::Pass::backward_once), of_flops);
 }
 
 /// Pairs that a mask keeps, one by one, as options.hpp defines the masks.
