@@ -7,6 +7,7 @@
 // other's products run.
 #pragma once
 
+#include "algorithm/row_statistics.hpp"
 #include "backward_items.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
@@ -199,10 +200,9 @@ private:
             const float shift = row_sum(shift_[half]);
             const float sink_p = has_sink ? ptx::exp2_approx(sink - lse_[half]) : 0.0F; // belongs to the row's sum
             const float all_p = keys_p + sink_p;
-            const bool dead = all_p == 0.0F; // a NaN is not: it must show
-            by[half] = dead ? 0.0F : offload::quotient(p_.scale, all_p);
-            const float residual = dead ? 0.0F : offload::log2_fast(all_p);
-            const float delta = dead ? 0.0F : offload::quotient(shift + delta_[half] * keys_p, all_p);
+            const float residual = offload::row_residual(all_p);
+            const float delta = offload::corrected_delta(shift, delta_[half], keys_p, all_p);
+            by[half] = offload::gradient_factor(p_.scale, all_p);
             const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
                 scratch_.lse[rows + i] = lse_[half] + residual;

@@ -7,6 +7,7 @@
 // and sinks are here; softcap, ALiBi, bias and dropout are the other kernels'.
 #pragma once
 
+#include "algorithm/row_statistics.hpp"
 #include "hopper_items.cuh"
 #include "tile/float8.cuh"
 #include "tile/products.cuh"
@@ -268,13 +269,11 @@ private:
                 float peak = most[half];
                 peak = ptx::max(peak, ptx::shuffle_xor<1>(peak));
                 peak = ptx::max(peak, ptx::shuffle_xor<2>(peak));
-                const bool above = peak > limit_[half];
-                const bool is_new = limit_[half] == -infinity; // nothing to move yet
-                correction_[half] = above && !is_new ? ptx::exp2_approx((base_[half] - peak) * factor_) : 1.0F;
-                // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
-                base_[half] = above ? peak : base_[half];
-                limit_[half] = above ? peak + lag_ : limit_[half];
-                sum_[half] *= correction_[half];
+                const auto moved = offload::moved_base<ApproximateExp2>(peak, base_[half], limit_[half], factor_, lag_);
+                correction_[half] = moved.correction;
+                base_[half] = moved.base;
+                limit_[half] = moved.limit;
+                sum_[half] *= moved.correction;
             }
         }
         const float scaled[2] = {base_[0] * factor_ - raised, base_[1] * factor_ - raised};
@@ -297,18 +296,12 @@ private:
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             constexpr float lowered = 1.0F / static_cast<float>(1 << static_cast<int>(raised));
-            const float sum = row_sum(sum_[half]) * lowered;
-            const float seen = limit_[half] == -infinity ? -infinity : base_[half] * scale_;
-            const float above = has_sink ? ptx::max(seen, sink) : seen;
-            const float top = above == -infinity ? 0.0F : above;
-            const float move = ptx::exp2_approx((seen - top) * log2_e);
-            const float all = sum * move + (has_sink ? ptx::exp2_approx((sink - top) * log2_e) : 0.0F);
-            const bool dead = all == 0.0F; // a NaN is not: it must show
-            by[half] = dead ? 0.0F : offload::quotient(move * lowered, all) * scales_.sums(item.batch, item.head_kv);
+            const auto end = offload::finished_row<ApproximateExp2>(row_sum(sum_[half]) * lowered, base_[half],
+                                                                    limit_[half], scale_, has_sink, sink);
+            by[half] = end.factor() * lowered * scales_.sums(item.batch, item.head_kv);
             const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
-                const float alive = all < infinity ? top + offload::log2_fast(all) * ln_2 : all;
-                lse[i] = dead ? -infinity : alive;
+                lse[i] = end.lse();
             }
         }
         const int first = item.i0 + group_ * 64 + static_cast<int>(at_.warp) * 16;

@@ -98,6 +98,11 @@ __device__ __forceinline__ void hide_padding(float (&s)[n], int column, int k_le
     }
 }
 
+/// For the arithmetic of rows that the tile machines share (algorithm/row_statistics.hpp).
+struct ApproximateExp2 {
+    static __device__ __forceinline__ float exp2(float x) { return offload::ptx::exp2_approx(x); }
+};
+
 /// Four registers of a lane from s on, two rows of two columns: p = 2^(s·factor - lse), with the columns' LSE.
 __device__ __forceinline__ void exponentials(float* s, float factor, float2 lse)
 {

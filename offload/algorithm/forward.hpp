@@ -4,6 +4,7 @@
 
 #include "algorithm/key_source.hpp"
 #include "algorithm/machine.hpp"
+#include "algorithm/masked_tile.hpp"
 #include "algorithm/score.hpp"
 #include "algorithm/softmax.hpp"
 
@@ -111,7 +112,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(s);
         tile.sync();
-        if ((j0 >= interior.begin) & (j0 + block_n <= interior.end)) {
+        if (contains(interior, j0, block_n)) {
             if constexpr (modified) {
                 tile.map(s, Logit<true, false>{score, i0, j0});
             }

@@ -1,4 +1,4 @@
-// Interior, padded or masked: what the backward passes choose for every tile of scores, once.
+// Whether a tile of scores is interior, padded or masked, and what a backward pass does in each of these cases.
 #pragma once
 
 #include "algorithm/score.hpp"
@@ -10,7 +10,7 @@ namespace flashomp::offload {
 /// One tile of pairs of a query and a key: the rules for its scores, and its first query and key.
 struct Pairs {
     const Score& score;
-    Range interior; ///< what streams past keeps all of the resident rows, and they it, within this range
+    Range interior; ///< rows of what streams past whose pairs with all resident rows are visible
     int i0, j0;
 };
 

@@ -68,11 +68,10 @@ struct RowRepair {
             const float sink_p = has_sink ? exp_difference<Machine>(sink, lse[r]) : 0.0F;
             const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r]; // ΣP'
             const float all_p = keeps_shift ? 1.0F : sum[r] + sink_p;  // a
-            const bool dead = all_p == 0.0F;                           // a NaN is not: it must show
-            const float corrected = softcap && !keeps_shift ? delta[r] : quotient(shift[r] + delta[r] * keys_p, all_p);
-            saved_residual[r] = dead ? 0.0F : log2_fast(all_p);
-            saved_delta[r] = dead ? 0.0F : corrected;
-            sum[r] = dead ? 0.0F : quotient(scale, all_p);
+            const float corrected = corrected_delta(shift[r], delta[r], keys_p, all_p, softcap && !keeps_shift);
+            saved_residual[r] = row_residual(all_p);
+            saved_delta[r] = corrected;
+            sum[r] = gradient_factor(scale, all_p);
         });
         tile.sync();
     }

@@ -1,18 +1,11 @@
 // Online softmax over blocks of keys (Milakov & Gimelshein 2018; FlashAttention-2, Algorithm 1).
 #pragma once
 
-#include "algorithm/math.hpp"
+#include "algorithm/row_statistics.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
-
-/// e^(a - b) by the machine's own exp2.
-template <class Machine>
-FLASHOMP_INLINE float exp_difference(float a, float b)
-{
-    return Machine::exp2((a - b) * log2_e);
-}
 
 /// Base b and denominator l of every resident row.
 ///
@@ -53,37 +46,27 @@ struct OnlineSoftmax {
         const bool moves_any = tile.any_above(correction, limit);
         if (moves_any) {
             tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
-                const float peak = correction[r];
-                const bool moves = peak > limit[r];
-                const bool is_new = limit[r] == -infinity; // nothing to move yet
-                correction[r] = (moves && !is_new) ? Machine::exp2((base[r] - peak) * factor) : 1.0F;
-                // (-inf) - (-inf) is NaN: a row that has seen nothing keeps a base of 0, and e^(-inf) stays 0.
-                base[r] = moves ? peak : base[r];
-                limit[r] = moves ? peak + lag : limit[r];
-                sum[r] *= correction[r];
+                const RowBase moved = moved_base<Machine>(correction[r], base[r], limit[r], factor, lag);
+                correction[r] = moved.correction;
+                base[r] = moved.base;
+                limit[r] = moved.limit;
+                sum[r] *= moved.correction;
             });
         }
         tile.exp_sum(scores, base, factor, sum);
         return moves_any;
     }
 
-    /// correction = 1/l, the factor that turns the accumulator into the output; 0 where nothing was attended to. A sink
-    /// is one more logit, without a value. Rows that are not there are computed along: without a condition around each,
-    /// a thread computes its rows at a time.
+    /// Writes LSE; correction becomes the factor that turns the accumulator into the output. Rows that are not there
+    /// are computed along: without a condition around each, a thread computes its rows at a time.
     // NOLINTNEXTLINE(readability-non-const-parameter): the lambda writes through lse
     FLASHOMP_INLINE void finish(Machine& tile, int rows, bool has_sink, float sink, float* lse)
     {
         tile.complete(sum);
         tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
-            const float seen = limit[r] == -infinity ? -infinity : base[r] * unit;
-            const float above = has_sink && sink > seen ? sink : seen;
-            const float top = above == -infinity ? 0.0F : above;
-            const float move = exp_difference<Machine>(seen, top);
-            const float l = sum[r] * move + (has_sink ? exp_difference<Machine>(sink, top) : 0.0F);
-            const bool dead = l == 0.0F; // a NaN is not: it must show
-            correction[r] = dead ? 0.0F : quotient(move, l);
-            const float alive = l < infinity ? top + log2_fast(l) * ln_2 : l;
-            sum[r] = dead ? -infinity : alive;
+            const RowEnd end = finished_row<Machine>(sum[r], base[r], limit[r], unit, has_sink, sink);
+            correction[r] = end.factor();
+            sum[r] = end.lse();
         });
         tile.sync();
         tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA { lse[r] = sum[r]; });

@@ -17,7 +17,7 @@ namespace flashomp::offload {
 /// Config: as for TensorTile; teams, lead, sums_lead and defers (TensorShape); accumulators: how many the algorithm
 /// has; panel_in_memory: whether the last 64 columns of the second resident block are read from team memory every time,
 /// for want of registers; copies_stats: whether the algorithm has column statistics; one_loop: whether registers are
-/// too few for two.
+/// too few for two; refetch: whether they are too few for what a block does not change (ptx::refetch()).
 template <class Config>
 class HopperMachine : public TensorTile<Config> {
     using Tile = TensorTile<Config>;

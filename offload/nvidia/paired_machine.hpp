@@ -17,7 +17,8 @@
 
 namespace flashomp::offload {
 
-/// One side's: it has that team's machine. Config: as for HopperMachine; side: this team's.
+/// One side's: it has that team's machine. Config: as for HopperMachine; side: this team's; answers: whether P goes to
+/// side 1.
 template <class Config>
 class PairedMachine {
     using Machine = HopperMachine<Config>;
