@@ -21,6 +21,7 @@ public:
     }
     explicit Shape(const TensorView& view) : extents_(view.shape), rank_(static_cast<std::size_t>(view.rank)) {}
 
+    void swap(std::size_t a, std::size_t b) { std::swap(extents_[a], extents_[b]); }
     [[nodiscard]] std::int64_t& last() { return extents_[rank_ - 1]; }
     [[nodiscard]] std::span<const std::int64_t> extents() const { return std::span(extents_).first(rank_); }
 
@@ -54,11 +55,11 @@ Shape shape_of_lse(const TensorArgument& q, Layout layout)
 }
 
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
-                     bool return_report, bool refuse_gradients, const nb::dict& keywords)
+                     bool return_report, bool refuse_gradients, const nb::dict& keywords, bool sequence_major)
 {
     const Use use = refuse_gradients ? Use::input_without_gradient : Use::input;
     CallOptions call(keywords, use);
-    ForwardTensors tensors(q, k, v, out, lse, return_lse, call, use);
+    ForwardTensors tensors(q, k, v, out, lse, return_lse, call, use, sequence_major);
     const ForwardArgs args = tensors.args(call.layout);
     Report report;
     {
@@ -146,7 +147,7 @@ nb::list devices_of(nb::handle backend)
 } // namespace
 
 ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out, nb::handle lse_, bool return_lse,
-                               CallOptions& call, Use use)
+                               CallOptions& call, Use use, bool sequence_major)
     : q("q", q_, use), k("k", k_, use), v("v", v_, use)
 {
     expect_rank(q);
@@ -156,7 +157,13 @@ ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::
     place(call, inputs);
     Shape shape(q.view());
     shape.last() = v.view().shape[static_cast<std::size_t>(v.view().rank - 1)];
-    o = Result("out", out, q, output_type_of(q.view().dtype), shape.extents());
+    const DType dtype = output_type_of(q.view().dtype);
+    if (sequence_major && call.layout == Layout::bhsd && q.view().rank == 4) {
+        shape.swap(1, 2);
+        o = Result::sequence_major("out", q, dtype, shape.extents());
+    } else {
+        o = Result("out", out, q, dtype, shape.extents());
+    }
     const Shape lse_shape = shape_of_lse(q, call.layout);
     if (return_lse || !lse_.is_none()) {
         lse = Result("lse", lse_, q, DType::float32, lse_shape.extents());
@@ -247,7 +254,7 @@ void bind_calls(nb::module_& module)
 {
     using namespace nb::literals;
     module.def("attention", &attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a.none(), "lse"_a.none(),
-               "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a,
+               "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a, "sequence_major"_a = false,
                "forward(), as flashomp.attention calls it.");
     module.def("attention_backward", &attention_backward, "inputs"_a, "gradients"_a, "return_report"_a,
                "refuse_gradients"_a, "options"_a, "backward(), as flashomp.attention_backward calls it.");

@@ -2,6 +2,8 @@
 
 #include <flashomp/error.hpp>
 
+#include <nanobind/stl/unique_ptr.h>
+
 #include <cstring>
 #include <new>
 #include <utility>

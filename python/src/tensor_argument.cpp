@@ -365,7 +365,15 @@ nb::object Result::finish()
     if (framework_.is_valid()) {
         return framework_(object_);
     }
-    return object_;
+    return is_sequence_major_ ? object_.attr("transpose")(1, 2) : object_;
+}
+
+Result Result::sequence_major(const char* name, const TensorArgument& like, DType dtype,
+                              std::span<const std::int64_t> shape)
+{
+    Result result(name, nb::none(), like, dtype, shape);
+    result.is_sequence_major_ = true;
+    return result;
 }
 
 Scratch::Scratch(const TensorArgument& like, std::span<const std::int64_t> shape)

@@ -62,7 +62,15 @@ public:
     Result() = default;
     Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape);
 
-    [[nodiscard]] TensorView view(Layout layout = Layout::bshd) const { return tensor_.view(layout); }
+    /// A new tensor of PyTorch that is [batch, heads, seqlen, head_dim] to the caller and has the memory of `shape`,
+    /// [batch, seqlen, heads, head_dim], as the results of PyTorch's own kernels have.
+    [[nodiscard]] static Result sequence_major(const char* name, const TensorArgument& like, DType dtype,
+                                               std::span<const std::int64_t> shape);
+
+    [[nodiscard]] TensorView view(Layout layout = Layout::bshd) const
+    {
+        return is_sequence_major_ ? tensor_.view() : tensor_.view(layout);
+    }
     [[nodiscard]] const TensorArgument& tensor() const { return tensor_; }
     [[nodiscard]] nb::object finish();
 
@@ -73,6 +81,7 @@ private:
     nb::object object_;     ///< in the framework, but for a result that is handed over at the end
     nb::object framework_;  ///< its from_dlpack, where the memory is ours until finish()
     TensorArgument tensor_; ///< of object_
+    bool is_sequence_major_ = false;
 };
 
 /// Memory for a result that nobody asked for.

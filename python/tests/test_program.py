@@ -12,7 +12,7 @@ import pytest
 
 def test_info_and_version():
     info = flashomp.info()
-    assert info["version"] == flashomp.version == flashomp.__version__
+    assert info["build"]["version"] == flashomp.version == flashomp.__version__
     assert flashomp.host_isa() in ("baseline", "avx2", "avx512", "avx512_bf16", "amx")
     assert flashomp.host_isa("float32")
     assert isinstance(flashomp.devices(), list)

@@ -6,27 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .. import _core
-from ._operators import core_options, forward_kernel
-
-
-def runs_eagerly(*tensors: Tensor | None) -> bool:
-    """Whether nobody watches the call: no gradient, no compiler, no mode and no transform of torch.func. The operator
-    then has nothing to do but to cost time."""
-    if torch.compiler.is_compiling():
-        return False
-    if (torch._C._len_torch_dispatch_stack() != 0 or torch._C._functorch.maybe_current_level() is not None
-            or torch._C._get_tracing_state() is not None or forward_ad._current_level >= 0):
-        return False
-    grad = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if (grad and tensor.requires_grad) or (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter):
-            return False
-    return True
+from ._operators import Eager, Transformed, core_options, forward_kernel, is_transformed, is_watched
 
 
 def new_seed() -> Tensor:
@@ -51,9 +33,17 @@ def call(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, key_pad
     """(o, lse) of the operator, or at once of the library where nobody watches."""
     options = (bias, key_padding_mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seed, scale, causal, window[0],
                window[1], softcap, dropout, layout)
-    if runs_eagerly(q, k, v, bias, sink):
-        return forward_kernel(q, k, v, core_options(*options))
-    result: tuple[Tensor, Tensor] = torch.ops.flashomp.forward.default(q, k, v, *options)
+    result: tuple[Tensor, Tensor]
+    if torch.compiler.is_compiling():
+        result = torch.ops.flashomp.forward.default(q, k, v, *options)
+    elif is_watched(q, k, v, bias, sink):
+        result = (Transformed.apply if is_transformed() else torch.ops.flashomp.forward.default)(q, k, v, *options)
+    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+                                      or (bias is not None and bias.requires_grad)
+                                      or (sink is not None and sink.requires_grad)):
+        result = Eager.apply(q, k, v, *options)
+    else:
+        result = forward_kernel(q, k, v, core_options(*options))
     return result
 
 

@@ -8,10 +8,11 @@ as PyTorch's own kernels write them.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _core
 from ._counts import counts
@@ -77,9 +78,8 @@ def core_options(bias: Tensor | None, key_padding_mask: Tensor | None, alibi_slo
 
 def forward_kernel(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """The library's call; tensors may have any strides that PyTorch has."""
-    q, k, v = _unit_stride(q), _unit_stride(k), _unit_stride(v)
-    out = new_like(q, (*q.shape[:-1], v.shape[-1]), options["layout"])
-    result: tuple[Tensor, Tensor] = _core.attention(q, k, v, out, None, True, False, False, options)
+    result: tuple[Tensor, Tensor] = _core.attention(_unit_stride(q), _unit_stride(k), _unit_stride(v), None, None, True,
+                                                    False, False, options, True)
     counts.forward()
     return result
 
@@ -128,20 +128,82 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.options = options[7:]
 
 
-def _autograd(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradients(backward: Callable[..., Any], ctx: Any, dout: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * 17
     q, k, v, o, lse, *tensors = ctx.saved_tensors
     with_dbias = ctx.needs_input_grad[3]
     with_dsink = ctx.needs_input_grad[6]
-    dq, dk, dv, dbias, dsink = torch.ops.flashomp.backward(q, k, v, o, lse, dout, *tensors, *ctx.options, with_dbias,
-                                                           with_dsink)
+    dq, dk, dv, dbias, dsink = backward(q, k, v, o, lse, dout, *tensors, *ctx.options, with_dbias, with_dsink)
     return (dq, dk, dv, dbias if with_dbias else None, None, None, dsink if with_dsink else None, *(None,) * 10)
+
+
+def _autograd(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _gradients(torch.ops.flashomp.backward.default, ctx, dout)
 
 
 def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
     raise _core.NotBuilt("flashomp has no second derivatives; differentiate once, or use PyTorch's math kernel for "
                          "this attention.")
+
+
+class Backward(torch.autograd.Function):
+    """The backward pass for Transformed."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = torch.ops.flashomp.backward.default(*arguments)
+        return result
+
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    backward = staticmethod(_no_second_derivative)
+
+
+class Transformed(torch.autograd.Function):
+    """The operator's gradients as PyTorch's transforms (torch.func) want them."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = torch.ops.flashomp.forward.default(q, k, v, *options)
+        return result
+
+    setup_context = staticmethod(_setup_context)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _gradients(Backward.apply, ctx, dout)
+
+
+class Eager(torch.autograd.Function):
+    """The operator's gradients in eager code that nothing watches, 15 µs faster than the operator's own."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        output = _forward(q, k, v, *options)
+        _setup_context(ctx, (q, k, v, *options), output)
+        return output
+
+    backward = staticmethod(_autograd)
+
+
+def is_watched(*tensors: Tensor | None) -> bool:
+    """Whether a mode, a tracer or a transform is to see the operator. Where nobody is, it has nothing to do but to cost
+    time."""
+    if torch._C._len_torch_dispatch_stack() != 0 or is_transformed() or torch._C._get_tracing_state() is not None:
+        return True
+    for tensor in tensors:
+        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return True
+    return False
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward-mode differentiation is under way."""
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 for _device in ("CPU", "CUDA"):

@@ -23,43 +23,51 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
             return f"{name} is a {type(tensor).__name__}"
-        if tensor.layout != torch.strided or tensor.is_nested:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return f"{name} is not a dense tensor"
-        if tensor.device.type not in devices:
-            return f"{name} is on {tensor.device.type}"
-        if tensor.device != query.device or tensor.dtype != query.dtype:
-            return "query, key and value differ in device or dtype"
-        if tensor.dim() < 2:
-            return f"{name} has fewer than two axes"
-    if query.dtype not in _dtypes:
-        return f"query is {query.dtype}"
-    if not 1 <= query.size(-1) <= 256 or not 1 <= value.size(-1) <= 256:
+    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+        if query.device.type not in devices:
+            return f"query is on {query.device.type}"
+        if not query.device == key.device == value.device:
+            return "query, key and value differ in device"
+    dtype = query.dtype
+    if not dtype == key.dtype == value.dtype:
+        return "query, key and value differ in dtype"
+    if dtype not in _dtypes:
+        return f"query is {dtype}"
+    q, k, v = query.shape, key.shape, value.shape
+    if len(q) < 2 or len(k) < 2 or len(v) < 2:
+        return "a tensor has fewer than two axes"
+    if not 1 <= q[-1] <= 256 or not 1 <= v[-1] <= 256:
         return "head_dim is not from 1 to 256"
-    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2):
+    if q[-1] != k[-1] or k[-2] != v[-2]:
         return "the shapes do not fit together"
     if not 0.0 <= dropout_p < 1.0:
         return "dropout_p is not in [0, 1)"
-    size = 1.0 if scale is None else abs(scale)
-    if not (size == 0.0 or 1.2e-38 <= size <= 2.35e38):
+    if scale is not None and scale != 0.0 and not 1.2e-38 <= abs(scale) <= 2.35e38:
         return "scale is too large or too small"
-    leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    heads = _heads(query, key, value, enable_gqa)
-    if leading is None or heads is None:
-        return "the shapes do not fit together"
+    if len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and q[1] == k[1] == v[1]:
+        leading: tuple[int, ...] | None = (q[0],)
+        heads: int | None = q[1]
+    else:
+        leading = _broadcast(q[:-3], k[:-3], v[:-3])
+        heads = _heads(q, k, v, enable_gqa)
+        if leading is None or heads is None:
+            return "the shapes do not fit together"
     if attn_mask is None:
         return None
     if is_causal:
         return "attn_mask and is_causal are both given"
     if isinstance(attn_mask, CausalBias):
-        fits = (attn_mask.seq_len_q, attn_mask.seq_len_kv) == (query.size(-2), key.size(-2))
+        fits = (attn_mask.seq_len_q, attn_mask.seq_len_kv) == (q[-2], k[-2])
         return None if fits else "attn_mask does not fit"
     if type(attn_mask) is not Tensor and type(attn_mask) is not torch.nn.Parameter:
         return f"attn_mask is a {type(attn_mask).__name__}"
-    if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+    if attn_mask.dtype not in (torch.bool, torch.float32, dtype):
         return f"attn_mask is {attn_mask.dtype}"
     if attn_mask.device != query.device or attn_mask.dim() < 2:
         return "attn_mask is on another device or has fewer than two axes"
-    scores = (*leading, heads, query.size(-2), key.size(-2))
+    scores = (*leading, heads, q[-2], k[-2])
     if _broadcast(attn_mask.shape, scores) != scores:
         return "attn_mask does not fit"
     return None
@@ -78,12 +86,13 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(result)
 
 
-def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int | None:
+def _heads(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], enable_gqa: bool) -> int | None:
     """The heads of the scores, or None where the heads do not fit together. Two axes are one head."""
-    q, k, v = ((t.size(-3) if t.dim() > 2 else 1) for t in (query, key, value))
+    heads_q, heads_k, heads_v = (shape[-3] if len(shape) > 2 else 1 for shape in (q, k, v))
     if enable_gqa:
-        return q if k > 0 and v == k and q % k == 0 and min(query.dim(), key.dim(), value.dim()) > 2 else None
-    heads = _broadcast((q,), (k,), (v,))
+        fits = heads_k > 0 and heads_v == heads_k and heads_q % heads_k == 0 and min(len(q), len(k), len(v)) > 2
+        return heads_q if fits else None
+    heads = _broadcast((heads_q,), (heads_k,), (heads_v,))
     return None if heads is None else heads[0]
 
 
@@ -123,10 +132,10 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
     if isinstance(attn_mask, CausalBias):
         causal = "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"
         attn_mask = None
-    dims = max(query.dim(), key.dim(), value.dim())
-    if query.dim() == key.dim() == value.dim() == 4 and query.size(0) == key.size(0) == value.size(0):
-        leading: tuple[int, ...] = (query.size(0),)
-        q, k, v = query, key, value
+    q, k, v = query, key, value
+    leading: tuple[int, ...]
+    if q.dim() == k.dim() == v.dim() == 4 and q.size(0) == k.size(0) == v.size(0):
+        leading = (q.size(0),)
     else:
         leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3]) or ()
         q, k, v = (_four_axes(tensor, leading) for tensor in (query, key, value))
@@ -148,11 +157,11 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
             bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     o, _ = call(q, k, v, bias=bias, key_padding_mask=padding, seed=new_seed() if dropout_p > 0.0 else None,
                 scale=scale, causal=causal, dropout=dropout_p, layout="bhsd")
-    if dims == 2:
-        return o[0, 0]
-    if len(leading) != 1:
-        return o[0] if not leading else o.unflatten(0, leading)
-    return o
+    if len(leading) == 1:
+        return o
+    if leading:
+        return o.unflatten(0, leading)
+    return o[0] if max(query.dim(), key.dim(), value.dim()) > 2 else o[0, 0]
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
