@@ -4,7 +4,8 @@
 // older versions of g++ do. omp_get_num_teams() is 1 there, and a launch of ours shares out its work by that.
 #include <dlfcn.h>
 
-extern "C" __attribute__((visibility("hidden"))) bool GOMP_teams4(unsigned least, unsigned most, unsigned threads, // NOLINT
+extern "C" __attribute__((visibility("hidden"))) bool GOMP_teams4(unsigned least, unsigned most,
+                                                                  unsigned threads, // NOLINT
                                                                   bool first)
 {
     using Teams = bool (*)(unsigned, unsigned, unsigned, bool);

@@ -85,7 +85,8 @@ Device read_device(nb::handle value)
         const Kind kind = read_name<Kind>("device", value, {{"auto", Kind::automatic}, {"host", Kind::host}});
         return {kind, 0};
     }
-    return {Device::Kind::gpu, read_integer<int>("device", value, "allowed are 'auto', 'host' and the number of a GPU")};
+    return {Device::Kind::gpu,
+            read_integer<int>("device", value, "allowed are 'auto', 'host' and the number of a GPU")};
 }
 
 Tiling read_tiling(nb::handle value)
@@ -106,8 +107,9 @@ Tiling read_tiling(nb::handle value)
         } else if (name == "global_memory" && PyBool_Check(entry.ptr())) {
             tiling.global_memory = entry.ptr() == Py_True;
         } else {
-            refuse("tiling", value,
-                   "its keys are resident_rows, stream_rows, teams and team_threads, integers, and global_memory, a bool");
+            refuse(
+                "tiling", value,
+                "its keys are resident_rows, stream_rows, teams and team_threads, integers, and global_memory, a bool");
         }
     }
     return tiling;
@@ -142,10 +144,8 @@ const Keyword keywords_of_options[] = {
     {"k_scale", nullptr, &Options::k_scale},
     {"v_scale", nullptr, &Options::v_scale},
     {"dropout", [](CallOptions& c, nb::handle v) { c.options.dropout.probability = read_number("dropout", v); }},
-    {"seed",
-     [](CallOptions& c, nb::handle v) {
-         c.options.dropout.seed = read_integer<std::uint64_t>("seed", v, uint64_allowed);
-     }},
+    {"seed", [](CallOptions& c,
+                nb::handle v) { c.options.dropout.seed = read_integer<std::uint64_t>("seed", v, uint64_allowed); }},
     {"offset",
      [](CallOptions& c, nb::handle v) {
          c.options.dropout.offset = read_integer<std::uint64_t>("offset", v, uint64_allowed);
@@ -165,8 +165,8 @@ const Keyword keywords_of_options[] = {
                                                  {"hopper", Machine::hopper}});
      }},
     {"device", [](CallOptions& c, nb::handle v) { c.options.device = read_device(v); }},
-    {"threads",
-     [](CallOptions& c, nb::handle v) { c.options.threads = read_integer<int>("threads", v, "it must be an integer"); }},
+    {"threads", [](CallOptions& c,
+                   nb::handle v) { c.options.threads = read_integer<int>("threads", v, "it must be an integer"); }},
     {"stream",
      [](CallOptions& c, nb::handle v) {
          c.options.stream = reinterpret_cast<void*>(
@@ -277,13 +277,15 @@ void place(CallOptions& call, std::span<const TensorArgument* const> tensors)
     }
     Options& options = call.options;
     if (options.backend == Backend::openmp || options.backend == Backend::reference) {
-        throw Error(std::string(first.name()) + " is in CUDA memory, which the backend that was named does not share; " +
+        throw Error(std::string(first.name()) +
+                    " is in CUDA memory, which the backend that was named does not share; " +
                     "allowed are backend 'auto' and 'cuda'.");
     }
     if (!has_cuda_backend()) {
-        throw Error(std::string(first.name()) +
-                    " is in CUDA memory, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
-                    "be on the CPU.");
+        throw Error(
+            std::string(first.name()) +
+            " is in CUDA memory, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
+            "be on the CPU.");
     }
     options.backend = Backend::cuda;
     const int index = first.device().device_id;

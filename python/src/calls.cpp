@@ -43,8 +43,8 @@ void expect_rank(const TensorArgument& tensor)
     expect_given(tensor);
     const int rank = tensor.view().rank;
     if (rank != 3 && rank != 4) {
-        throw Error(std::string(tensor.name()) + " has " + std::to_string(rank) +
-                    (rank == 1 ? " axis" : " axes") + "; it must have 4, or 3 where sequences are packed.");
+        throw Error(std::string(tensor.name()) + " has " + std::to_string(rank) + (rank == 1 ? " axis" : " axes") +
+                    "; it must have 4, or 3 where sequences are packed.");
     }
 }
 
@@ -92,8 +92,8 @@ nb::object attention_backward(const nb::tuple& inputs, const nb::tuple& gradient
     return return_report ? nb::object(nb::make_tuple(result, dictionary_of(report))) : nb::object(result);
 }
 
-nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle lse_b, nb::handle out, nb::handle lse_out,
-                       const nb::dict& keywords)
+nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle lse_b, nb::handle out,
+                       nb::handle lse_out, const nb::dict& keywords)
 {
     const Use use = Use::input_without_gradient;
     CallOptions call(keywords, use);
@@ -104,7 +104,7 @@ nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::han
     }
     Result o("out", out, parts[0], parts[0].view().dtype, Shape(parts[0].view()).extents());
     Result lse("lse_out", lse_out, parts[1], DType::float32, Shape(parts[1].view()).extents());
-    const std::array<const TensorArgument*, 6> all{&parts[0], &parts[1], &parts[2],
+    const std::array<const TensorArgument*, 6> all{&parts[0], &parts[1],   &parts[2],
                                                    &parts[3], &o.tensor(), &lse.tensor()};
     place(call, all);
     {
@@ -146,8 +146,8 @@ nb::list devices_of(nb::handle backend)
 
 } // namespace
 
-ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out, nb::handle lse_, bool return_lse,
-                               CallOptions& call, Use use, bool sequence_major)
+ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out, nb::handle lse_,
+                               bool return_lse, CallOptions& call, Use use, bool sequence_major)
     : q("q", q_, use), k("k", k_, use), v("v", v_, use)
 {
     expect_rank(q);
@@ -212,7 +212,8 @@ BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradi
                 return like(tensor, name, gradient);
             }
         }
-        throw Error(std::string(name) + " is the gradient of " + option + ", which was not given; leave " + name + " out.");
+        throw Error(std::string(name) + " is the gradient of " + option + ", which was not given; leave " + name +
+                    " out.");
     };
     dbias = optional("bias", "dbias", gradients[3]);
     dsink = optional("sink", "dsink", gradients[4]);
@@ -223,8 +224,8 @@ BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradi
 
 BackwardArgs BackwardTensors::args(Layout layout) const
 {
-    return {q.view(layout),    k.view(layout),  v.view(layout),  o.view(layout), lse.view(),  dout.view(layout),
-            dq.view(layout),   dk.view(layout), dv.view(layout), dbias.view(),   dsink.view()};
+    return {q.view(layout),  k.view(layout),  v.view(layout),  o.view(layout), lse.view(),  dout.view(layout),
+            dq.view(layout), dk.view(layout), dv.view(layout), dbias.view(),   dsink.view()};
 }
 
 nb::tuple BackwardTensors::finish()

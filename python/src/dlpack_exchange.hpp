@@ -1,5 +1,6 @@
-// DLPack's table of C functions for the exchange of tensors (DLPack 1.3, dlpack.h: DLPackExchangeAPI). A framework keeps
-// one in a capsule of its tensor type; PyTorch does. Reading a tensor through the table costs 0.1 µs, __dlpack__() several.
+// DLPack's table of C functions for the exchange of tensors (DLPack 1.3, dlpack.h: DLPackExchangeAPI). A framework
+// keeps one in a capsule of its tensor type; PyTorch does. Reading a tensor through the table costs 0.1 µs,
+// __dlpack__() several.
 #pragma once
 
 #include <nanobind/nanobind.h>

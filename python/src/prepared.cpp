@@ -15,8 +15,7 @@ namespace {
 /// Memory of a prepared call's runs: the host's, or a tensor of the framework that has the call's tensors.
 class Workspace {
 public:
-    Workspace(std::int64_t bytes, Memory memory, const TensorArgument& like)
-        : bytes_(bytes)
+    Workspace(std::int64_t bytes, Memory memory, const TensorArgument& like) : bytes_(bytes)
     {
         if (bytes == 0) {
             return;
@@ -56,7 +55,8 @@ public:
     explicit Turn(std::atomic<bool>& busy) : busy_(busy)
     {
         if (busy_.exchange(true, std::memory_order_acquire)) {
-            throw Error("this prepared call is running in another thread; each thread needs a prepared call of its own.");
+            throw Error(
+                "this prepared call is running in another thread; each thread needs a prepared call of its own.");
         }
     }
     Turn(const Turn&) = delete;
@@ -145,7 +145,8 @@ nb::object run_forward(ForwardCall& prepared, nb::handle q, nb::handle k, nb::ha
     return nb::make_tuple(result, dictionary_of(report));
 }
 
-std::unique_ptr<BackwardCall> prepare_backward(const nb::tuple& inputs, const nb::tuple& gradients, const nb::dict& keywords)
+std::unique_ptr<BackwardCall> prepare_backward(const nb::tuple& inputs, const nb::tuple& gradients,
+                                               const nb::dict& keywords)
 {
     CallOptions call(keywords, Use::input);
     BackwardTensors tensors(inputs, gradients, call, Use::input);
@@ -172,7 +173,8 @@ void bind_prepared(nb::module_& module)
         .def("run", &run_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a.none(), "lse"_a.none(),
              "return_lse"_a, "return_report"_a, "options"_a)
         .def_prop_ro("workspace_bytes", &ForwardCall::workspace_bytes);
-    nb::class_<BackwardCall>(module, "PreparedBackward", "A prepared backward call; flashomp.PreparedBackward holds one.")
+    nb::class_<BackwardCall>(module, "PreparedBackward",
+                             "A prepared backward call; flashomp.PreparedBackward holds one.")
         .def("run", &run_backward, "inputs"_a, "gradients"_a, "return_report"_a, "options"_a)
         .def_prop_ro("workspace_bytes", &BackwardCall::workspace_bytes);
     module.def("prepare", &prepare_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a,

@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cstring>
-#include <new>
 #include <nanobind/stl/string.h>
+#include <new>
 
 namespace flashomp::python {
 
@@ -184,8 +184,7 @@ TensorArgument::TensorArgument(const char* name, nb::handle object, Use use) : n
         const nb::object needs = nb::steal(PyObject_GetAttr(object.ptr(), requires_grad));
         if (!needs.is_valid()) {
             PyErr_Clear();
-        } else if (needs.ptr() == Py_True &&
-                   nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) {
+        } else if (needs.ptr() == Py_True && nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) {
             throw Error(std::string(name) + " requires a gradient, which this function does not record; it needs " +
                         "flashomp.torch.attention, torch.no_grad() or " + name + ".detach().");
         }
@@ -204,12 +203,14 @@ void TensorArgument::take(const nb::dlpack::dltensor& tensor)
     const std::string name(name_);
     if (!dtype) {
         const nb::object given = nb::getattr(object_, "dtype", nb::str("another type"));
-        throw Error(name + " has dtype " + nb::cast<std::string>(nb::str(given)) +
-                    "; allowed are float32, bfloat16, float16 and float8_e4m3 for q, k and v, bool for masks and int32 for " +
-                    "cu_seqlens.");
+        throw Error(
+            name + " has dtype " + nb::cast<std::string>(nb::str(given)) +
+            "; allowed are float32, bfloat16, float16 and float8_e4m3 for q, k and v, bool for masks and int32 for " +
+            "cu_seqlens.");
     }
     if (tensor.ndim < 1 || tensor.ndim > TensorView::max_rank) {
-        throw Error(name + " has " + std::to_string(tensor.ndim) + " axes; it must have 1 to 4, as its shape is documented.");
+        throw Error(name + " has " + std::to_string(tensor.ndim) +
+                    " axes; it must have 1 to 4, as its shape is documented.");
     }
     device_ = tensor.device;
     const bool host = device_.device_type == dl_cpu || device_.device_type == dl_cuda_host;
@@ -282,8 +283,8 @@ void TensorArgument::import_through_protocol(Use use)
     }
     if (nb::hasattr(object_, "__dlpack__")) {
         const nb::object given = nb::getattr(object_, "dtype", nb::none());
-        throw Error(name + " cannot be read through DLPack" + (writes ? " for writing" : "") +
-                    "; its dtype is " + nb::cast<std::string>(nb::str(given)) +
+        throw Error(name + " cannot be read through DLPack" + (writes ? " for writing" : "") + "; its dtype is " +
+                    nb::cast<std::string>(nb::str(given)) +
                     ", and a dense tensor of float32, bfloat16, float16, float8_e4m3, bool or int32 is needed.");
     }
     throw nb::type_error((name + " was " + described(object_) + ", of type " +
@@ -330,8 +331,9 @@ void Result::allocate(const char* name, const TensorArgument& like, DType dtype,
         bytes *= extents[axis];
     }
     void* memory = ::operator new(bytes, alignment);
-    nb::capsule owner(memory, [](void* held) noexcept { ::operator delete(held, std::align_val_t{64}); });
-    nb::ndarray<> array(memory, shape.size(), extents.data(), owner, nullptr, dlpack_dtype(dtype), dl_cpu, 0);
+    nb::capsule owner(memory, [](void* held) noexcept { ::operator delete (held, std::align_val_t{64}); });
+    nb::ndarray<nb::array_api> array(memory, shape.size(), extents.data(), owner, nullptr, dlpack_dtype(dtype), dl_cpu,
+                                     0);
     object_ = nb::cast(array, nb::rv_policy::reference);
     framework_ = importer;
     tensor_ = TensorArgument(name, object_, Use::output);

@@ -60,7 +60,8 @@ private:
 class Result {
 public:
     Result() = default;
-    Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape);
+    Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype,
+           std::span<const std::int64_t> shape);
 
     /// A new tensor of PyTorch that is [batch, heads, seqlen, head_dim] to the caller and has the memory of `shape`,
     /// [batch, seqlen, heads, head_dim], as the results of PyTorch's own kernels have.
