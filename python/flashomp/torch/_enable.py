@@ -14,7 +14,7 @@ from torch.nn.attention.bias import CausalBias
 
 from ._attention import autocast
 from ._counts import counts
-from ._sdpa import _attention, pytorch_sdpa, why_not
+from ._sdpa import _attention, plain, pytorch_sdpa, why_not
 
 _lock = threading.Lock()
 _enabled: dict[bool, int] = {False: 0, True: 0}  # who has it on, without and with CUDA: enable() and open contexts
@@ -25,6 +25,10 @@ _devices: tuple[str, ...] = ("cpu",)
 @functools.wraps(pytorch_sdpa, updated=())
 def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if attn_mask is None and dropout_p == 0.0:
+        o = plain(query, key, value, is_causal, scale, enable_gqa)
+        if o is not None:
+            return o
     query, key, value = autocast(query, key, value)
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, _devices)
     if reason is None:

@@ -9,6 +9,8 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
 from ._attention import autocast, call, new_seed
+from ._counts import counts
+from ._operators import is_watched
 
 #: PyTorch's own function, whatever enable() puts in its place.
 pytorch_sdpa = F.scaled_dot_product_attention
@@ -71,6 +73,17 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if _broadcast(attn_mask.shape, scores) != scores:
         return "attn_mask does not fit"
     return None
+
+
+def plain(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor | None:
+    """The result of a call without mask, dropout and gradient on the CPU, or None where the call is another one."""
+    if torch.compiler.is_compiling() or is_watched() or torch.is_autocast_enabled("cpu"):
+        return None
+    o: Tensor | None = _core.plain_attention(query, key, value, scale, is_causal, enable_gqa, torch.is_grad_enabled(),
+                                             torch.get_num_threads())
+    if o is not None:
+        counts.forward()
+    return o
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -180,6 +193,10 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = N
 
     Raises flashomp.Error (a ValueError) for what flashomp cannot do; enable() hands such calls to PyTorch instead.
     """
+    if attn_mask is None and dropout_p == 0.0:
+        o = plain(query, key, value, is_causal, scale, enable_gqa)
+        if o is not None:
+            return o
     query, key, value = autocast(query, key, value)
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, ("cpu", "cuda", "meta"))
     if reason is not None:
