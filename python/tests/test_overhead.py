@@ -31,3 +31,26 @@ def test_numpy(record_property):
 def test_torch(record_property):
     torch = pytest.importorskip("torch")
     check(torch.from_numpy, record_property)
+
+
+def test_sdpa(record_property):
+    """The same beyond the library's own time for the shape, through flashomp.torch and as PyTorch's function."""
+    torch = pytest.importorskip("torch")
+    import flashomp.torch
+
+    q = torch.randn(1, 1, 1, 8)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), flashomp.torch.enabled():
+            served = torch.nn.functional.scaled_dot_product_attention
+            assert served is not sdpa
+            for call in (flashomp.torch.sdpa, served):
+                took = overhead(lambda: call(q, q, q),
+                                lambda: flashomp.attention(q, q, q, threads=1, return_report=True))
+                record_property("overhead_us", took)
+                print(f"{took:.1f} µs")
+                assert took < 10.0
+    finally:
+        torch.set_num_threads(threads)
