@@ -21,13 +21,14 @@ def program() -> str:
     raise _core.RunFailure(f"{here / 'flashomp'} is missing; install the package flashomp again.")
 
 
-def _ask(*arguments: str) -> Any:
+def _ask(*arguments: str) -> dict[str, Any]:
     done = subprocess.run([program(), *arguments, "--json"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["the program flashomp said nothing."]
         sentence = lines[-1].removeprefix("flashomp: ")
         raise (_core.Error if done.returncode == 2 else _core.RunFailure)(sentence)
-    return json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def info() -> dict[str, Any]:

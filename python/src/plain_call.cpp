@@ -1,5 +1,5 @@
-// The call of sdpa() that most programs make, without a mask, dropout and a gradient: looked at here, since in Python the
-// looking takes longer than attention does when a token is decoded.
+// The call of sdpa() that most programs make, without a mask, dropout and a gradient: looked at here, since in Python
+// the looking takes longer than attention does when a token is decoded.
 #include "calls.hpp"
 
 #include <flashomp/error.hpp>
@@ -18,8 +18,7 @@ bool is_plain_tensor(nb::handle object)
 {
     static const std::array<PyObject*, 2> types = [] {
         const nb::module_ torch = nb::module_::import_("torch");
-        return std::array{torch.attr("Tensor").inc_ref().ptr(),
-                          torch.attr("nn").attr("Parameter").inc_ref().ptr()};
+        return std::array{torch.attr("Tensor").inc_ref().ptr(), torch.attr("nn").attr("Parameter").inc_ref().ptr()};
     }();
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
     return type == types[0] || type == types[1];
@@ -40,9 +39,10 @@ std::optional<TensorArgument> read_plain(const char* name, nb::handle object, bo
     try {
         TensorArgument tensor(name, object, Use::input);
         const TensorView& view = tensor.view();
-        const bool fits = view.rank == 4 && view.memory == Memory::host && view.strides[3] == 1 && view.shape[3] >= 1 &&
-                          view.shape[3] <= 256 &&
-                          (view.dtype == DType::float32 || view.dtype == DType::bfloat16 || view.dtype == DType::float16);
+        const bool fits =
+            view.rank == 4 && view.memory == Memory::host && view.strides[3] == 1 && view.shape[3] >= 1 &&
+            view.shape[3] <= 256 &&
+            (view.dtype == DType::float32 || view.dtype == DType::bfloat16 || view.dtype == DType::float16);
         return fits ? std::optional(std::move(tensor)) : std::nullopt;
     } catch (const Error&) {
         return {};

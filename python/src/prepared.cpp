@@ -75,7 +75,7 @@ class PreparedCall {
 public:
     /// Makes the call from tensors that were read with `call`. The dictionary keeps the options' tensors alive.
     PreparedCall(const Args& args, CallOptions& call, nb::dict keywords, const TensorArgument& like)
-        : layout_(call.layout), has_stream_(call.options.stream.has_value()), keywords_(std::move(keywords)),
+        : layout_(call.layout), keywords_(std::move(keywords)),
           prepared_(prepare(args, call.options)),
           workspace_(prepared_.workspace_bytes(), prepared_.workspace_memory(), like)
     {
@@ -104,7 +104,6 @@ public:
 
 private:
     Layout layout_;
-    bool has_stream_;
     nb::dict keywords_;
     Prepared<Args> prepared_;
     Workspace workspace_;

@@ -1,6 +1,7 @@
 """The program, its dictionaries, and the package as it is installed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,9 @@ def test_python_m_flashomp():
 def test_the_package_is_typed():
     folder = Path(flashomp.__file__).parent
     assert (folder / "py.typed").exists()
-    assert "def attention" in (folder / "_core.pyi").read_text()
+    stub = (folder / "_core.pyi").read_text()
+    for name in dir(flashomp._core):
+        assert name.startswith("__") or re.search(rf"^(def |class )?{name}\b", stub, re.MULTILINE), name
 
 
 FORK = """

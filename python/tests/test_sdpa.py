@@ -238,8 +238,18 @@ def test_enable_and_disable():
         flashomp.torch.disable()
     assert F.scaled_dot_product_attention is pytorch_sdpa
     flashomp.torch.disable()
-    with flashomp.torch.enabled(), flashomp.torch.enabled(cuda=True):
+    with flashomp.torch.enabled(), flashomp.torch.enabled():
         assert F.scaled_dot_product_attention is not pytorch_sdpa
+    assert F.scaled_dot_product_attention is pytorch_sdpa
+
+
+def test_cuda_is_served_where_the_build_has_it():
+    if "cuda" in flashomp.info()["build"]["backends"]:
+        with flashomp.torch.enabled(cuda=True):
+            return
+    for switch in (flashomp.torch.enable, lambda cuda: flashomp.torch.enabled(cuda=cuda).__enter__()):
+        with pytest.raises(flashomp.Error, match="cuda was True, but this build of flashomp has no CUDA backend"):
+            switch(cuda=True)
     assert F.scaled_dot_product_attention is pytorch_sdpa
 
 
@@ -273,12 +283,17 @@ def test_enabled_in_several_threads():
 
 
 def test_enabled_under_compile():
+    """A function that was compiled before follows the switch."""
     torch._dynamo.reset()
     q = make(2, 4, 5, 8)
-    flashomp.torch.counts(reset=True)
-    with flashomp.torch.enabled():
-        compiled = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), fullgraph=True,
-                                 backend="aot_eager")
-        got = compiled(q)
-    torch.testing.assert_close(got, pytorch_sdpa(q, q, q, is_causal=True))
-    assert flashomp.torch.counts()["forward"] == 1
+    compiled = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), fullgraph=True,
+                             backend="aot_eager")
+    for on in (False, True, False, True):
+        flashomp.torch.counts(reset=True)
+        if on:
+            with flashomp.torch.enabled():
+                got = compiled(q)
+        else:
+            got = compiled(q)
+        torch.testing.assert_close(got, pytorch_sdpa(q, q, q, is_causal=True))
+        assert flashomp.torch.counts()["forward"] == int(on)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
+from .. import _core
 from ._attention import autocast
 from ._counts import counts
 from ._sdpa import _attention, plain, pytorch_sdpa, why_not
@@ -41,6 +42,12 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
     return pytorch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
+def _expect_backend(cuda: bool) -> None:
+    if cuda and "cuda" not in _core.build_info["backends"]:
+        raise _core.Error("cuda was True, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
+                          "be False.")
+
+
 def _change(cuda: bool, by: int) -> None:
     """With the lock held: one more or one fewer who has it on."""
     global _devices
@@ -52,11 +59,13 @@ def _change(cuda: bool, by: int) -> None:
 def enable(*, cuda: bool = False) -> None:
     """Serves torch.nn.functional.scaled_dot_product_attention by flashomp, in all threads of the process, until disable().
 
-    Calls that flashomp cannot do go to PyTorch's function, and counts() says why. cuda: tensors on CUDA devices, too.
+    Calls that flashomp cannot do go to PyTorch's function, and counts() says why. cuda: tensors on CUDA devices, too, in
+    a build with the CUDA backend; in others an Error.
     The function is replaced in torch.nn.functional, so that modules of torch.nn and code that looks the function up there
     when it calls are served; a name that was imported from there before keeps PyTorch's function.
     """
     global _by_enable
+    _expect_backend(cuda)
     with _lock:
         if _by_enable is not None:
             _change(_by_enable, -1)
@@ -76,6 +85,7 @@ def disable() -> None:
 @contextmanager
 def enabled(*, cuda: bool = False) -> Iterator[None]:
     """enable() for a with block: in all threads, until the last open block ends and disable() was called."""
+    _expect_backend(cuda)
     with _lock:
         _change(cuda, 1)
     try:

@@ -54,8 +54,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     else:
         leading = _broadcast(q[:-3], k[:-3], v[:-3])
         heads = _heads(q, k, v, enable_gqa)
-        if leading is None or heads is None:
-            return "the shapes do not fit together"
+    if leading is None or heads is None:
+        return "the shapes do not fit together"
     if attn_mask is None:
         return None
     if is_causal:
@@ -167,13 +167,13 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         elif mask.size(1) == 1 and mask.size(2) == 1:
             padding = mask[:, 0, 0, :].expand(q.size(0), k.size(2))
         else:
-            bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+            bias = torch.where(mask, q.new_zeros(()), q.new_full((), float("-inf")))
     o, _ = call(q, k, v, bias=bias, key_padding_mask=padding, seed=new_seed() if dropout_p > 0.0 else None,
                 scale=scale, causal=causal, dropout=dropout_p, layout="bhsd")
     if len(leading) == 1:
         return o
     if leading:
-        return o.unflatten(0, leading)
+        return o.reshape(*leading, *o.shape[1:])
     return o[0] if max(query.dim(), key.dim(), value.dim()) > 2 else o[0, 0]
 
 
