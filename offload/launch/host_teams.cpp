@@ -4,8 +4,8 @@
 // older versions of g++ do. omp_get_num_teams() is 1 there, and a launch of ours shares out its work by that.
 #include <dlfcn.h>
 
-extern "C" __attribute__((visibility("hidden"))) bool GOMP_teams4(unsigned least, unsigned most,
-                                                                  unsigned threads, // NOLINT
+// NOLINTNEXTLINE(readability-identifier-naming,bugprone-reserved-identifier): the name is libgomp's.
+extern "C" __attribute__((visibility("hidden"))) bool GOMP_teams4(unsigned least, unsigned most, unsigned threads,
                                                                   bool first)
 {
     using Teams = bool (*)(unsigned, unsigned, unsigned, bool);

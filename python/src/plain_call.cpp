@@ -13,15 +13,14 @@ namespace flashomp::python {
 
 namespace {
 
-/// Whether the object is a plain tensor of PyTorch or a parameter, and no other subclass.
+/// torch.Tensor and torch.nn.Parameter, which flashomp.torch names when it is imported. Importing them here would let
+/// another thread of Python in while this one makes a variable of a function.
+std::array<PyObject*, 2> plain_types{};
+
 bool is_plain_tensor(nb::handle object)
 {
-    static const std::array<PyObject*, 2> types = [] {
-        const nb::module_ torch = nb::module_::import_("torch");
-        return std::array{torch.attr("Tensor").inc_ref().ptr(), torch.attr("nn").attr("Parameter").inc_ref().ptr()};
-    }();
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
-    return type == types[0] || type == types[1];
+    return type == plain_types[0] || type == plain_types[1];
 }
 
 bool requires_gradient(nb::handle tensor)
@@ -89,8 +88,14 @@ nb::object plain_attention(nb::handle q_, nb::handle k_, nb::handle v_, std::opt
 void bind_plain_call(nb::module_& module)
 {
     using namespace nb::literals;
-    module.def("plain_attention", &plain_attention, "query"_a, "key"_a, "value"_a, "scale"_a.none(), "is_causal"_a,
-               "enable_gqa"_a, "grad_enabled"_a, "threads"_a,
+    module.def(
+        "set_plain_types",
+        [](const nb::object& tensor, const nb::object& parameter) {
+            plain_types = {tensor.inc_ref().ptr(), parameter.inc_ref().ptr()};
+        },
+        "tensor"_a, "parameter"_a, "The types of tensors that plain_attention() takes.");
+    module.def("plain_attention", &plain_attention, "query"_a.none(), "key"_a.none(), "value"_a.none(),
+               "scale"_a.none(), "is_causal"_a, "enable_gqa"_a, "grad_enabled"_a, "threads"_a,
                "The result of flashomp.torch.sdpa for a plain call, or None for one that must be looked at closely.");
 }
 

@@ -75,8 +75,7 @@ class PreparedCall {
 public:
     /// Makes the call from tensors that were read with `call`. The dictionary keeps the options' tensors alive.
     PreparedCall(const Args& args, CallOptions& call, nb::dict keywords, const TensorArgument& like)
-        : layout_(call.layout), keywords_(std::move(keywords)),
-          prepared_(prepare(args, call.options)),
+        : layout_(call.layout), keywords_(std::move(keywords)), prepared_(prepare(args, call.options)),
           workspace_(prepared_.workspace_bytes(), prepared_.workspace_memory(), like)
     {
     }

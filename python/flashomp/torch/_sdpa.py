@@ -15,6 +15,8 @@ from ._operators import is_watched
 #: PyTorch's own function, whatever enable() puts in its place.
 pytorch_sdpa = F.scaled_dot_product_attention
 
+_core.set_plain_types(Tensor, torch.nn.Parameter)
+_numbers = (float, int, torch.SymFloat, torch.SymInt)
 _dtypes = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -44,6 +46,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         return "head_dim is not from 1 to 256"
     if q[-1] != k[-1] or k[-2] != v[-2]:
         return "the shapes do not fit together"
+    if not isinstance(dropout_p, _numbers) or not (scale is None or isinstance(scale, _numbers)):
+        return "dropout_p or scale is not a number"
     if not 0.0 <= dropout_p < 1.0:
         return "dropout_p is not in [0, 1)"
     if scale is not None and scale != 0.0 and not 1.2e-38 <= abs(scale) <= 2.35e38:
@@ -78,6 +82,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
 def plain(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor | None:
     """The result of a call without mask, dropout and gradient on the CPU, or None where the call is another one."""
     if torch.compiler.is_compiling() or is_watched() or torch.is_autocast_enabled("cpu"):
+        return None
+    if type(is_causal) is not bool or type(enable_gqa) is not bool or (scale is not None and type(scale) is not float):
         return None
     o: Tensor | None = _core.plain_attention(query, key, value, scale, is_causal, enable_gqa, torch.is_grad_enabled(),
                                              torch.get_num_threads())
