@@ -92,7 +92,8 @@ std::string python_message()
         return "no reason was given";
     }
     nb::python_error error;
-    return nb::cast<std::string>(nb::str(error.value()));
+    const auto text = nb::cast<std::string>(nb::str(error.value()));
+    return text.substr(0, text.find('\n')); // PyTorch adds the place in its sources
 }
 
 nb::object numpy_dtype(DType dtype, nb::handle like)
@@ -188,6 +189,15 @@ TensorArgument::TensorArgument(const char* name, nb::handle object, Use use) : n
             throw Error(std::string(name) + " requires a gradient, which this function does not record; it needs " +
                         "flashomp.torch.attention, torch.no_grad() or " + name + ".detach().");
         }
+    }
+    // PyTorch's numbers with the other sign: its table does not tell.
+    static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+    const nb::object negative = nb::steal(PyObject_CallMethodNoArgs(object.ptr(), is_neg));
+    if (!negative.is_valid()) {
+        PyErr_Clear();
+    } else if (negative.ptr() == Py_True) {
+        throw Error(std::string(name) + " has PyTorch's negative bit; it must be without, such as " + name +
+                    ".resolve_neg().");
     }
     nb::dlpack::dltensor tensor;
     if (table_->borrow(object.ptr(), &tensor) != 0) {

@@ -183,6 +183,32 @@ def test_compile_fullgraph():
             torch.testing.assert_close(compiled(q, k, v, mask), sdpa(q, k, v, mask))
 
 
+def test_export_and_fake_tensors():
+    class Module(torch.nn.Module):
+        def forward(self, q, mask):
+            return F.scaled_dot_product_attention(q, q, q, mask)
+
+    q, mask = make(2, 4, 6, 8), boolean(6, 6)
+    with flashomp.torch.enabled():
+        program = torch.export.export(Module(), (q, mask))
+    assert any("flashomp.forward" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(q, mask), pytorch_sdpa(q, q, q, mask), rtol=1e-5, atol=1e-5)
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        fake = torch.empty(2, 4, 5, 8)
+        assert sdpa(fake, fake, fake).shape == (2, 4, 5, 8)
+    assert sdpa(q.to("meta"), q.to("meta"), q.to("meta")).device.type == "meta"
+
+
+def test_the_negative_bit():
+    q = make(2, 4, 5, 8)
+    negative = torch._neg_view(q)
+    assert torch.equal(sdpa(negative, q, q), sdpa(-q, q, q))
+    leaf = q.clone().requires_grad_()
+    assert torch.equal(sdpa(negative, leaf, q), sdpa(-q, leaf, q))
+    with pytest.raises(flashomp.Error, match="q has PyTorch's negative bit"):
+        flashomp.attention(negative, q, q)
+
+
 BAD = {
     "float64": lambda q: (q.double(),) * 3,
     "head_dim 300": lambda q: (make(1, 1, 4, 300),) * 3,

@@ -151,6 +151,18 @@ def test_errors_are_the_library_s_sentences():
     assert torch.equal(same, attention(q, k, v))
 
 
+def test_tensors_without_memory():
+    q = torch.randn(1, 4, 2, 8)
+    freed = q.clone()
+    freed.untyped_storage().resize_(0)
+    for bad in (freed, q.to_sparse(), q.to("meta")):
+        with pytest.raises(flashomp.Error, match="^q .*[.]$") as error:
+            flashomp.attention(bad, q, q)
+        assert "\n" not in str(error.value)
+    with pytest.raises(flashomp.Error, match="q cannot be read through DLPack"):
+        torch.func.vmap(lambda a: flashomp.attention(a, a, a))(q[None])
+
+
 SAMPLES = {
     "plain": {},
     "options": {"causal": "bottom_right", "scale": 0.2, "window": (5, 0), "softcap": 3.0},

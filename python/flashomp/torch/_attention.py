@@ -18,8 +18,10 @@ def new_seed() -> Tensor:
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in autocast's dtype, where autocast is on: attention is one of its operators of lower precision."""
+    if not isinstance(tensors[0], Tensor):
+        return tensors
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)

@@ -196,7 +196,8 @@ def is_watched(*tensors: Tensor | None) -> bool:
     if torch._C._len_torch_dispatch_stack() != 0 or is_transformed() or torch._C._get_tracing_state() is not None:
         return True
     for tensor in tensors:
-        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if tensor is not None and ((type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter)
+                                   or tensor.is_neg() or tensor.is_meta):  # PyTorch resolves both on the way to an operator
             return True
     return False
 

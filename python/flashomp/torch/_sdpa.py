@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
@@ -15,6 +17,7 @@ from ._operators import is_watched
 #: PyTorch's own function, whatever enable() puts in its place.
 pytorch_sdpa = F.scaled_dot_product_attention
 
+_types = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)  # the last two while PyTorch traces
 _core.set_plain_types(Tensor, torch.nn.Parameter)
 _numbers = (float, int, torch.SymFloat, torch.SymInt)
 _dtypes = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,7 +28,7 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     """Why PyTorch's kernel must do this call, or None where flashomp can. A call that PyTorch refuses is PyTorch's, too:
     its message is the one that users know."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if type(tensor) not in _types:
             return f"{name} is a {type(tensor).__name__}"
         if tensor.layout is not torch.strided or tensor.is_nested:
             return f"{name} is not a dense tensor"
@@ -67,7 +70,7 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if isinstance(attn_mask, CausalBias):
         fits = (attn_mask.seq_len_q, attn_mask.seq_len_kv) == (q[-2], k[-2])
         return None if fits else "attn_mask does not fit"
-    if type(attn_mask) is not Tensor and type(attn_mask) is not torch.nn.Parameter:
+    if type(attn_mask) not in _types:
         return f"attn_mask is a {type(attn_mask).__name__}"
     if attn_mask.dtype not in (torch.bool, torch.float32, dtype):
         return f"attn_mask is {attn_mask.dtype}"
