@@ -11,6 +11,8 @@ build_packages=(g++ cmake ninja-build git gcc-offload-nvptx libomp-dev libeigen3
 report_packages=(python3 python3-matplotlib)
 # What looks at the figures: the test scripts.figure_boxes.
 figure_packages=(chromium)
+# What tools/test_python needs besides.
+python_packages=(python3-venv python3-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -1,0 +1,158 @@
+"""The library's calls on tensors of any framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._options import Options, takes_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_new_gradients = (None, None, None, False, False)
+
+
+class Gradients(NamedTuple):
+    """Gradients of a call; dbias and dsink are None unless asked for."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any = None
+    dsink: Any = None
+
+
+@takes_options()
+def attention(q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+              return_report: bool = False, **options: Unpack[Options]) -> Any:
+    """o = softmax(scale·q·kᵀ, masked)·v, exactly, without storing an Nq x Nk matrix.
+
+    q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; Hkv divides Hq. All three are
+    float32, bfloat16, float16 or, on Hopper GPUs, float8_e4m3. Strides are free, but the last one is 1 and none is
+    negative.
+    out: the tensor that o is written to, [B, Nq, Hq, head_dim_v] in the dtype of q; a new one of the framework of q.
+    lse: the tensor that the log-sum-exp of each row is written to, float32 [B, Hq, Nq]; -inf for a row without keys.
+    return_lse: returns (o, lse); return_report: adds a dictionary that says what ran where.
+
+    Raises Error (a ValueError), with nothing written, when an argument is not as documented; TypeError for what is no
+    tensor; RunFailure (a RuntimeError) when the machine fails. Records no gradient: see flashomp.torch.attention. Calls
+    release the GIL.
+    """
+    return _core.attention(q, k, v, out, lse, return_lse, return_report, True, options)
+
+
+@takes_options()
+def attention_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, dq: Any = None, dk: Any = None,
+                       dv: Any = None, dbias: Any = False, dsink: Any = False, return_report: bool = False,
+                       **options: Unpack[Options]) -> Any:
+    """Gradients of attention() with respect to q, k and v, as Gradients(dq, dk, dv, dbias, dsink).
+
+    q, k, v, o, lse: what attention() was given and wrote, with the same options; dout: the gradient of o, as o.
+    dq, dk, dv: tensors to write to, as q, k and v; new ones where they are not given.
+    dbias, dsink: True, or a tensor to write to, for the gradients of bias and sink.
+    return_report: returns (gradients, report). Deterministic: the same inputs give the same bits.
+
+    Raises as attention() does.
+    """
+    gradients = (dq, dk, dv, None if dbias is True else dbias, None if dsink is True else dsink)
+    result = _core.attention_backward((q, k, v, o, lse, dout), gradients, return_report, True, options)
+    return (Gradients(*result[0]), result[1]) if return_report else Gradients(*result)
+
+
+@takes_options(["layout", "device", "machine", "threads", "stream"])
+def merge(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, out: Any = None, lse_out: Any = None,
+          **options: Unpack[Options]) -> tuple[Any, Any]:
+    """(o, lse) of attention over the union of two disjoint sets of keys, from the results for each.
+
+    o_a, o_b: [B, Nq, Hq, head_dim_v], float32 or the dtype of the inputs; lse_a, lse_b: float32 [B, Hq, Nq].
+    out, lse_out: tensors to write to; they may be those of part a or b themselves.
+    Raises as attention() does.
+    """
+    return _core.merge(o_a, lse_a, o_b, lse_b, out, lse_out, options)
+
+
+def dropout_mask(shape: tuple[int, int, int, int] | None = None, *, dropout: float, seed: int = 0, offset: int = 0,
+                 out: Any = None) -> Any:
+    """The mask that a call with this dropout draws: bool [B, Hq, Nq, Nk], True where a probability is kept.
+
+    shape: of the mask, a NumPy array then; out: a tensor to write to instead.
+    Raises Error when an argument is not as documented.
+    """
+    if (shape is None) == (out is None):
+        raise _core.Error("dropout_mask() takes a shape or out; exactly one of them must be given.")
+    if out is None:
+        import numpy
+
+        try:
+            out = numpy.empty(shape, dtype=bool)
+        except (TypeError, ValueError):
+            raise _core.Error(f"shape was {shape!r}; it must be (B, Hq, Nq, Nk), four integers of 0 or more.") from None
+    _core.dropout_mask(out, {"dropout": dropout, "seed": seed, "offset": offset})
+    return out
+
+
+class PreparedForward:
+    """A forward call that is decided once and run many times; made by prepare().
+
+    One thread at a time may run a prepared call; another gets an Error.
+    """
+
+    def __init__(self, core: _core.PreparedForward) -> None:
+        self._core = core
+
+    def run(self, q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False,
+            return_report: bool = False, **options: Unpack[Options]) -> Any:
+        """What attention() returns, with the same bits, for tensors of the prepared shapes, strides and dtypes.
+
+        options: tensors at other addresses, or another seed and offset; all other options are as prepared. The values
+        of cu_seqlens are those that prepare() read.
+        """
+        return self._core.run(q, k, v, out, lse, return_lse, return_report, options)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that the call keeps for its runs, so that no run allocates any."""
+        return self._core.workspace_bytes
+
+
+class PreparedBackward:
+    """A backward call that is decided once and run many times; made by prepare_backward()."""
+
+    def __init__(self, core: _core.PreparedBackward, gradients: tuple[Any, ...]) -> None:
+        self._core = core
+        self._gradients = gradients
+
+    def run(self, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, dq: Any = None, dk: Any = None,
+            dv: Any = None, dbias: Any = None, dsink: Any = None, return_report: bool = False,
+            **options: Unpack[Options]) -> Any:
+        """What attention_backward() returns, for tensors of the prepared shapes; dbias and dsink: where they are to go."""
+        gradients = (dq, dk, dv, *(asked if given is None else given
+                                   for asked, given in zip(self._gradients[3:], (dbias, dsink))))
+        result = self._core.run((q, k, v, o, lse, dout), gradients, return_report, options)
+        return (Gradients(*result[0]), result[1]) if return_report else Gradients(*result)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that the call keeps for its runs, so that no run allocates any."""
+        return self._core.workspace_bytes
+
+
+@takes_options()
+def prepare(q: Any, k: Any, v: Any, **options: Unpack[Options]) -> PreparedForward:
+    """Decides a forward call for tensors like q, k and v, and allocates its workspace.
+
+    Raises Error when an argument is not as documented.
+    """
+    return PreparedForward(_core.prepare(q, k, v, options))
+
+
+@takes_options()
+def prepare_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, dbias: bool = False, dsink: bool = False,
+                     **options: Unpack[Options]) -> PreparedBackward:
+    """Decides a backward call for tensors like these, and allocates its workspace; dbias, dsink: also their gradients.
+
+    Raises Error when an argument is not as documented.
+    """
+    gradients = (None, None, None, None if dbias else False, None if dsink else False)
+    return PreparedBackward(_core.prepare_backward((q, k, v, o, lse, dout), gradients, options), gradients)

@@ -1,0 +1,272 @@
+#include "calls.hpp"
+
+#include <flashomp/device.hpp>
+#include <flashomp/error.hpp>
+
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <utility>
+
+namespace flashomp::python {
+
+namespace {
+
+/// Extents of a new tensor. A tensor has as many as the library's views.
+class Shape {
+public:
+    Shape(std::initializer_list<std::int64_t> extents) : rank_(extents.size())
+    {
+        std::copy(extents.begin(), extents.end(), extents_.begin());
+    }
+    explicit Shape(const TensorView& view) : extents_(view.shape), rank_(static_cast<std::size_t>(view.rank)) {}
+
+    void swap(std::size_t a, std::size_t b) { std::swap(extents_[a], extents_[b]); }
+    [[nodiscard]] std::int64_t& last() { return extents_[rank_ - 1]; }
+    [[nodiscard]] std::span<const std::int64_t> extents() const { return std::span(extents_).first(rank_); }
+
+private:
+    std::array<std::int64_t, TensorView::max_rank> extents_{};
+    std::size_t rank_;
+};
+
+void expect_given(const TensorArgument& tensor)
+{
+    if (!tensor) {
+        throw Error(std::string(tensor.name()) + " was None; it must be a tensor.");
+    }
+}
+
+/// The rank decides the shapes of results that are made before the library looks.
+void expect_rank(const TensorArgument& tensor)
+{
+    expect_given(tensor);
+    const int rank = tensor.view().rank;
+    if (rank != 3 && rank != 4) {
+        throw Error(std::string(tensor.name()) + " has " + std::to_string(rank) + (rank == 1 ? " axis" : " axes") +
+                    "; it must have 4, or 3 where sequences are packed.");
+    }
+}
+
+Shape shape_of_lse(const TensorArgument& q, Layout layout)
+{
+    const TensorView view = q.view(layout);
+    return view.rank == 4 ? Shape{view.shape[0], view.shape[2], view.shape[1]} : Shape{view.shape[1], view.shape[0]};
+}
+
+nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
+                     bool return_report, bool refuse_gradients, const nb::dict& keywords, bool sequence_major)
+{
+    const Use use = refuse_gradients ? Use::input_without_gradient : Use::input;
+    CallOptions call(keywords, use);
+    ForwardTensors tensors(q, k, v, out, lse, return_lse, call, use, sequence_major);
+    const ForwardArgs args = tensors.args(call.layout);
+    Report report;
+    {
+        const nb::gil_scoped_release released;
+        report = forward(args, call.options);
+    }
+    nb::object result = tensors.finish(return_lse);
+    if (!return_report) {
+        return result;
+    }
+    if (return_lse) {
+        return nb::make_tuple(result[0], result[1], dictionary_of(report));
+    }
+    return nb::make_tuple(result, dictionary_of(report));
+}
+
+nb::object attention_backward(const nb::tuple& inputs, const nb::tuple& gradients, bool return_report,
+                              bool refuse_gradients, const nb::dict& keywords)
+{
+    const Use use = refuse_gradients ? Use::input_without_gradient : Use::input;
+    CallOptions call(keywords, use);
+    BackwardTensors tensors(inputs, gradients, call, use);
+    const BackwardArgs args = tensors.args(call.layout);
+    Report report;
+    {
+        const nb::gil_scoped_release released;
+        report = backward(args, call.options);
+    }
+    nb::tuple result = tensors.finish();
+    return return_report ? nb::object(nb::make_tuple(result, dictionary_of(report))) : nb::object(result);
+}
+
+nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle lse_b, nb::handle out,
+                       nb::handle lse_out, const nb::dict& keywords)
+{
+    const Use use = Use::input_without_gradient;
+    CallOptions call(keywords, use);
+    const std::array<TensorArgument, 4> parts{TensorArgument("o_a", o_a, use), TensorArgument("lse_a", lse_a, use),
+                                              TensorArgument("o_b", o_b, use), TensorArgument("lse_b", lse_b, use)};
+    for (const TensorArgument& part : parts) {
+        expect_given(part);
+    }
+    Result o("out", out, parts[0], parts[0].view().dtype, Shape(parts[0].view()).extents());
+    Result lse("lse_out", lse_out, parts[1], DType::float32, Shape(parts[1].view()).extents());
+    const std::array<const TensorArgument*, 6> all{&parts[0], &parts[1],   &parts[2],
+                                                   &parts[3], &o.tensor(), &lse.tensor()};
+    place(call, all);
+    {
+        const nb::gil_scoped_release released;
+        merge({parts[0].view(call.layout), parts[1].view()}, {parts[2].view(call.layout), parts[3].view()},
+              o.view(call.layout), lse.view(), call.options);
+    }
+    return nb::make_tuple(o.finish(), lse.finish());
+}
+
+void write_dropout_mask(nb::handle out, const nb::dict& keywords)
+{
+    const CallOptions call(keywords, Use::input);
+    const TensorArgument mask("out", out, Use::output);
+    if (mask.is_cuda()) {
+        throw Error("out is in device memory; it must be on the CPU.");
+    }
+    const TensorView view = mask.view(call.layout);
+    const nb::gil_scoped_release released;
+    dropout_mask(call.options.dropout, view);
+}
+
+nb::list devices_of(nb::handle backend)
+{
+    nb::list list;
+    for (const DeviceInfo& device : devices(read_backend(backend))) {
+        nb::dict entry;
+        entry["index"] = device.index;
+        entry["name"] = device.name;
+        entry["capability"] = device.capability;
+        entry["multiprocessors"] = device.multiprocessors;
+        entry["driver"] = device.driver;
+        entry["l2_bytes"] = device.l2_bytes;
+        entry["shared_bytes"] = device.shared_bytes;
+        list.append(entry);
+    }
+    return list;
+}
+
+} // namespace
+
+ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out, nb::handle lse_,
+                               bool return_lse, CallOptions& call, Use use, bool sequence_major)
+    : q("q", q_, use), k("k", k_, use), v("v", v_, use)
+{
+    expect_rank(q);
+    expect_rank(k);
+    expect_rank(v);
+    const std::array<const TensorArgument*, 3> inputs{&q, &k, &v};
+    place(call, inputs);
+    Shape shape(q.view());
+    shape.last() = v.view().shape[static_cast<std::size_t>(v.view().rank - 1)];
+    const DType dtype = output_type_of(q.view().dtype);
+    if (sequence_major && call.layout == Layout::bhsd && q.view().rank == 4) {
+        shape.swap(1, 2);
+        o = Result::sequence_major("out", q, dtype, shape.extents());
+    } else {
+        o = Result("out", out, q, dtype, shape.extents());
+    }
+    const Shape lse_shape = shape_of_lse(q, call.layout);
+    if (return_lse || !lse_.is_none()) {
+        lse = Result("lse", lse_, q, DType::float32, lse_shape.extents());
+        const std::array<const TensorArgument*, 3> outputs{&q, &o.tensor(), &lse.tensor()};
+        place(call, outputs);
+    } else {
+        lse_scratch.emplace(q, lse_shape.extents());
+        const std::array<const TensorArgument*, 2> outputs{&q, &o.tensor()};
+        place(call, outputs);
+    }
+}
+
+ForwardArgs ForwardTensors::args(Layout layout) const
+{
+    return {q.view(layout), k.view(layout), v.view(layout), o.view(layout),
+            lse_scratch ? lse_scratch->view() : lse.view()};
+}
+
+nb::object ForwardTensors::finish(bool return_lse)
+{
+    return return_lse ? nb::object(nb::make_tuple(o.finish(), lse.finish())) : o.finish();
+}
+
+BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use)
+    : q("q", inputs[0], use), k("k", inputs[1], use), v("v", inputs[2], use), o("o", inputs[3], use),
+      lse("lse", inputs[4], use), dout("dout", inputs[5], use)
+{
+    for (const TensorArgument* tensor : {&q, &k, &v, &o, &dout}) {
+        expect_rank(*tensor);
+    }
+    expect_given(lse);
+    const std::array<const TensorArgument*, 6> given{&q, &k, &v, &o, &lse, &dout};
+    place(call, given);
+    const auto like = [](const TensorArgument& input, const char* name, nb::handle gradient) {
+        return Result(name, gradient, input, input.view().dtype, Shape(input.view()).extents());
+    };
+    dq = like(q, "dq", gradients[0]);
+    dk = like(k, "dk", gradients[1]);
+    dv = like(v, "dv", gradients[2]);
+    const auto optional = [&](const char* option, const char* name, nb::handle gradient) {
+        if (gradient.ptr() == Py_False) {
+            return Result();
+        }
+        for (const TensorArgument& tensor : call.tensors) {
+            if (std::string_view(tensor.name()) == option) {
+                return like(tensor, name, gradient);
+            }
+        }
+        throw Error(std::string(name) + " is the gradient of " + option + ", which was not given; leave " + name +
+                    " out.");
+    };
+    dbias = optional("bias", "dbias", gradients[3]);
+    dsink = optional("sink", "dsink", gradients[4]);
+    const std::array<const TensorArgument*, 6> outputs{&q,           &dq.tensor(),    &dk.tensor(),
+                                                       &dv.tensor(), &dbias.tensor(), &dsink.tensor()};
+    place(call, outputs);
+}
+
+BackwardArgs BackwardTensors::args(Layout layout) const
+{
+    return {q.view(layout),  k.view(layout),  v.view(layout),  o.view(layout), lse.view(),  dout.view(layout),
+            dq.view(layout), dk.view(layout), dv.view(layout), dbias.view(),   dsink.view()};
+}
+
+nb::tuple BackwardTensors::finish()
+{
+    const auto object = [](Result& result) { return result.tensor() ? result.finish() : nb::none(); };
+    return nb::make_tuple(dq.finish(), dk.finish(), dv.finish(), object(dbias), object(dsink));
+}
+
+nb::dict dictionary_of(const Report& report)
+{
+    nb::dict dictionary;
+    dictionary["backend"] = report.backend;
+    dictionary["machine"] = report.machine;
+    dictionary["ran_on"] = report.ran_on;
+    dictionary["on_device"] = report.on_device;
+    dictionary["tuned"] = report.tuned;
+    dictionary["computed_twice"] = report.computed_twice;
+    dictionary["note"] = report.note;
+    dictionary["seconds"] = report.seconds;
+    dictionary["extra_bytes"] = report.extra_bytes;
+    dictionary["staged_bytes"] = report.staged_bytes;
+    dictionary["standard_bytes"] = report.standard_bytes;
+    return dictionary;
+}
+
+void bind_calls(nb::module_& module)
+{
+    using namespace nb::literals;
+    module.def("attention", &attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a.none(), "lse"_a.none(),
+               "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a, "sequence_major"_a = false,
+               "forward(), as flashomp.attention calls it.");
+    module.def("attention_backward", &attention_backward, "inputs"_a, "gradients"_a, "return_report"_a,
+               "refuse_gradients"_a, "options"_a, "backward(), as flashomp.attention_backward calls it.");
+    module.def("merge", &merge_parts, "o_a"_a.none(), "lse_a"_a.none(), "o_b"_a.none(), "lse_b"_a.none(),
+               "out"_a.none(), "lse_out"_a.none(), "options"_a, "merge(), as flashomp.merge calls it.");
+    module.def("dropout_mask", &write_dropout_mask, "out"_a, "options"_a,
+               "dropout_mask(), as flashomp.dropout_mask calls it.");
+    module.def("devices", &devices_of, "backend"_a, "devices(), a dictionary for each GPU.");
+    module.def(
+        "host_isa", [](nb::handle dtype) { return dtype.is_none() ? host_isa() : host_isa(read_dtype(dtype)); },
+        "dtype"_a.none(), "host_isa().");
+}
+
+} // namespace flashomp::python

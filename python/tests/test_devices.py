@@ -1,0 +1,56 @@
+"""Tensors on wrong devices, refused before anything is read."""
+
+import flashomp
+import numpy as np
+import pytest
+from cuda_stand_in import StandIn
+
+HAS_CUDA = "cuda" in flashomp.info()["build"]["backends"]
+
+
+def on_cpu():
+    return np.zeros((1, 4, 2, 8), np.float32)
+
+
+def on_cuda(device=0):
+    return StandIn(1, 4, 2, 8, device=(2, device))
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="this build has the CUDA backend")
+def test_cuda_memory_needs_the_cuda_backend():
+    with pytest.raises(flashomp.Error, match="q is in CUDA memory, but this build of flashomp has no CUDA backend"):
+        flashomp.attention(on_cuda(), on_cuda(), on_cuda())
+
+
+def test_the_openmp_backend_does_not_share_cuda_memory():
+    for backend in ("openmp", "reference"):
+        with pytest.raises(flashomp.Error, match="q is in CUDA memory, which the backend that was named does not share"):
+            flashomp.attention(on_cuda(), on_cuda(), on_cuda(), backend=backend)
+
+
+def test_all_tensors_are_on_one_device():
+    with pytest.raises(flashomp.Error, match="k is on the CPU but q is on CUDA device 0; they must be on one device"):
+        flashomp.attention(on_cuda(), on_cpu(), on_cuda())
+    with pytest.raises(flashomp.Error, match="v is on CUDA device 1 but q is on the CPU"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cuda(1))
+    with pytest.raises(flashomp.Error, match="out is on CUDA device 0 but q is on the CPU"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cpu(), out=on_cuda())
+    with pytest.raises(flashomp.Error, match="bias is on CUDA device 0 but q is on the CPU"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cpu(), bias=on_cuda())
+    with pytest.raises(flashomp.Error, match="cu_seqlens_q is on CUDA device 0; it must be on the CPU"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cpu(), cu_seqlens_q=StandIn(2))
+    with pytest.raises(flashomp.Error, match="out is in device memory; it must be on the CPU"):
+        flashomp.dropout_mask(dropout=0.5, out=on_cuda())
+
+
+def test_other_devices():
+    for device_type in (8, 10, 14):  # Metal, ROCm, oneAPI
+        with pytest.raises(flashomp.Error, match=f"q is on a device of DLPack's type {device_type}"):
+            flashomp.attention(StandIn(1, 4, 2, 8, device=(device_type, 0)), on_cpu(), on_cpu())
+
+
+def test_a_stream_needs_the_cuda_backend():
+    with pytest.raises(flashomp.Error, match="stream"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cpu(), stream=0)
+    with pytest.raises(flashomp.Error, match="stream was 'x'"):
+        flashomp.attention(on_cpu(), on_cpu(), on_cpu(), stream="x")

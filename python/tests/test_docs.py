@@ -1,0 +1,42 @@
+"""The code of docs/python.md runs, block after block, and prints what stands under `# prints`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
+
+
+def test_readme_s_lines_run():
+    torch = pytest.importorskip("torch")
+    import flashomp.torch
+
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGE.parents[1] / "README.md").read_text(), re.DOTALL)
+    scope = {}
+    flashomp.torch.counts(reset=True)
+    try:
+        exec(compile(code, "README.md", "exec"), scope)  # noqa: S102
+    finally:
+        flashomp.torch.disable()
+    assert flashomp.torch.counts()["backward"] == 1 and torch.isfinite(scope["q"].grad).all()
+
+
+def sections():
+    """Blocks by what they need: those that name PyTorch or JAX run where these are."""
+    plain = [block for block in BLOCKS if "torch" not in block[0] and "jax" not in block[0]]
+    return {"numpy": plain, "torch": [b for b in BLOCKS if "torch" in b[0]], "jax": [b for b in BLOCKS if "jax" in b[0]]}
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_every_block_runs(name, capsys):
+    if name != "numpy":
+        pytest.importorskip(name)
+    blocks = sections()[name]
+    assert blocks
+    scope = {}
+    for code, printed in blocks:
+        exec(compile(code, str(PAGE), "exec"), scope)  # noqa: S102
+        got = capsys.readouterr().out
+        assert got == printed, f"this prints\n{got}instead of\n{printed}\n{code}"

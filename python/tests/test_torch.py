@@ -1,0 +1,372 @@
+"""flashomp.torch's operators: values, gradients, and what PyTorch builds on operators."""
+
+import copy
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import assert_close, reference
+
+torch = pytest.importorskip("torch")
+import flashomp  # noqa: E402
+import flashomp.torch  # noqa: E402
+import torch.utils.checkpoint  # noqa: E402
+
+attention = flashomp.torch.attention
+
+
+def tensors(batch=2, rows=33, columns=47, heads=4, heads_kv=2, depth=24, depth_v=16, dtype=torch.float32, grad=True):
+    torch.manual_seed(3)
+    shapes = ((batch, rows, heads, depth), (batch, columns, heads_kv, depth), (batch, columns, heads_kv, depth_v))
+    return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def option_cases():
+    padding = torch.ones(2, 47, dtype=torch.bool)
+    padding[0, 30:] = False
+    bias, sink = torch.randn(1, 4, 33, 47).requires_grad_(), torch.randn(4).requires_grad_()
+    return {
+        "plain": {},
+        "causal": {"causal": "bottom_right", "scale": 0.2},
+        "window": {"window": (5, 3), "softcap": 3.0},
+        "alibi": {"alibi_slopes": torch.rand(4), "causal": "top_left"},
+        "bias": {"bias": bias},
+        "sink": {"sink": sink, "key_padding_mask": padding},
+        "row bias": {"bias": torch.randn(2, 1, 1, 47).requires_grad_()},
+        "dropout": {"dropout": 0.25, "seed": (11, 2**64 - 3)},
+    }
+
+
+def expected_of(q, k, v, dout, options):
+    plain = {name: value.detach().numpy() if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+    if "seed" in plain:
+        seed, offset = plain.pop("seed")
+        shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        plain["keep"] = flashomp.dropout_mask(shape, dropout=plain["dropout"], seed=seed, offset=offset)
+    return reference(*(x.detach().float().numpy() for x in (q, k, v)), dout.float().numpy(), **plain)
+
+
+@pytest.mark.parametrize("name", list(option_cases()))
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_values_and_gradients(name, layout):
+    options = option_cases()[name]
+    q, k, v = tensors()
+    dout = torch.randn(2, 33, 4, 16)
+    expected = expected_of(q, k, v, dout, options)
+    given = (q, k, v) if layout == "bshd" else [x.transpose(1, 2) for x in (q, k, v)]
+    o, lse = attention(*given, layout=layout, return_lse=True, **options)
+    assert not lse.requires_grad
+    o = o if layout == "bshd" else o.transpose(1, 2)
+    assert o.is_contiguous()  # in both layouts, so that the heads can be joined without a copy
+    o.backward(dout)
+    assert_close(o.detach(), expected["o"])
+    assert_close(lse, expected["lse"])
+    for leaf, what in ((q, "dq"), (k, "dk"), (v, "dv"), (options.get("bias"), "dbias"), (options.get("sink"), "dsink")):
+        if leaf is not None:
+            assert_close(leaf.grad, expected[what], 1e-4)
+    with torch.no_grad():  # not through the operator, and with the same bits
+        again, lse_again = attention(*given, layout=layout, return_lse=True, **options)
+    again = again if layout == "bshd" else again.transpose(1, 2)
+    assert torch.equal(again, o) and torch.equal(lse, lse_again)
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
+def test_sixteen_bits(dtype, bound):
+    q, k, v = tensors(dtype=dtype)
+    dout = torch.randn(2, 33, 4, 16).to(dtype)
+    expected = expected_of(q, k, v, dout, {})
+    o = attention(q, k, v)
+    o.backward(dout)
+    assert o.dtype == dtype and q.grad.dtype == dtype
+    assert_close(o.detach().float(), expected["o"], bound)
+    assert_close(q.grad.float(), expected["dq"], bound)
+
+
+def test_packed_sequences():
+    starts = torch.tensor([0, 5, 5, 17], dtype=torch.int32)
+    q, k, v = (torch.randn(17, 4, 16).requires_grad_() for _ in range(3))
+    o, lse = attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_k=starts, causal="top_left", return_lse=True)
+    assert lse.shape == (4, 17)
+    o.sum().backward()
+    part = [x.detach()[None, 5:17].clone().requires_grad_() for x in (q, k, v)]
+    alone = attention(*part, causal="top_left")
+    alone.sum().backward()
+    assert_close(o.detach()[5:17], alone.detach()[0], 1e-6)
+    assert_close(q.grad[5:17], part[0].grad[0], 1e-5)
+
+
+def test_zero_copy_and_the_library_s_own_call():
+    q, k, v = tensors(grad=False)
+    o = flashomp.attention(q, k, v)
+    assert type(o) is torch.Tensor and o.dtype == torch.float32
+    assert torch.equal(o, attention(q, k, v))
+    out = torch.empty(2, 33, 4, 16)
+    address = out.data_ptr()
+    assert flashomp.attention(q, k, v, out=out) is out and out.data_ptr() == address
+    assert torch.equal(out, o)
+    mixed = flashomp.attention(q.numpy(), k, v.numpy())
+    assert type(mixed) is np.ndarray
+    np.testing.assert_array_equal(mixed, o.numpy())
+    gradients = flashomp.attention_backward(q.bfloat16(), k.bfloat16(), v.bfloat16(), o.bfloat16(),
+                                            torch.zeros(2, 4, 33), o.bfloat16())
+    assert gradients.dq.dtype == torch.bfloat16
+
+
+def test_gradients_that_do_not_exist_are_refused():
+    q, k, v = tensors()
+    out = torch.zeros(2, 33, 4, 16)
+    with pytest.raises(flashomp.Error, match="q requires a gradient, which this function does not record"):
+        flashomp.attention(q, k, v, out=out)
+    assert not out.any()
+    with torch.no_grad():
+        flashomp.attention(q, k, v, out=out)
+    assert out.any()
+    slopes = torch.rand(4).requires_grad_()
+    with pytest.raises(flashomp.Error, match="alibi_slopes requires a gradient"):
+        attention(q, k, v, alibi_slopes=slopes)
+    with pytest.raises(flashomp.Error, match="bias requires a gradient"):
+        flashomp.attention(*(x.detach() for x in (q, k, v)), bias=torch.zeros(1, 1, 33, 47).requires_grad_())
+    o = attention(q, k, v)
+    (dq,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+    with pytest.raises(flashomp.NotBuilt, match="no second derivatives"):
+        dq.sum().backward()
+
+
+def test_errors_are_the_library_s_sentences():
+    q, k, v = tensors()
+    with pytest.raises(flashomp.Error, match="dtype"):
+        attention(q, k.bfloat16(), v)
+    with pytest.raises(flashomp.Error, match="float64"):
+        attention(q.double(), k.double(), v.double())
+    with pytest.raises(flashomp.Error, match="causal was 'yes'"):
+        attention(q, k, v, causal="yes")
+    with pytest.raises(flashomp.Error, match="q is on|cannot be read|device"):
+        flashomp.attention(q.detach().to("meta"), k.detach(), v.detach())
+    with pytest.raises(flashomp.Error, match="stride"):
+        flashomp.attention(q.detach().transpose(2, 3).contiguous().transpose(2, 3), k.detach(), v.detach())
+    # PyTorch's operators take any strides, and so does this one.
+    same = attention(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
+    assert torch.equal(same, attention(q, k, v))
+
+
+def test_tensors_without_memory():
+    q = torch.randn(1, 4, 2, 8)
+    freed = q.clone()
+    freed.untyped_storage().resize_(0)
+    for bad in (freed, q.to_sparse(), q.to("meta")):
+        with pytest.raises(flashomp.Error, match="^q .*[.]$") as error:
+            flashomp.attention(bad, q, q)
+        assert "\n" not in str(error.value)
+    with pytest.raises(flashomp.Error, match="q cannot be read through DLPack"):
+        torch.func.vmap(lambda a: flashomp.attention(a, a, a))(q[None])
+
+
+SAMPLES = {
+    "plain": {},
+    "options": {"causal": "bottom_right", "scale": 0.2, "window": (5, 0), "softcap": 3.0},
+    "bias": {"bias": "bias"},
+    "padding": {"key_padding_mask": "padding", "sink": "sink"},
+}
+
+
+@pytest.mark.parametrize("name", list(SAMPLES))
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_opcheck(name, layout):
+    sample = dict(SAMPLES[name])
+    q, k, v = tensors(rows=6, columns=9, depth=8, depth_v=4)
+    made = {"bias": torch.randn(1, 4, 6, 9).requires_grad_(), "padding": torch.ones(2, 9, dtype=torch.bool),
+            "sink": torch.randn(4).requires_grad_()}
+    sample = {key: made[value] if isinstance(value, str) and value in made else value for key, value in sample.items()}
+    if layout == "bhsd":
+        q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v))
+    window = sample.get("window", (-1, -1))
+    args = (q, k, v, sample.get("bias"), sample.get("key_padding_mask"), None, sample.get("sink"), None, None, None,
+            sample.get("scale"), sample.get("causal", "none"), *window, sample.get("softcap", 0.0), 0.0, layout)
+    torch.library.opcheck(torch.ops.flashomp.forward.default, args)
+    o, lse = torch.ops.flashomp.forward.default(*args)
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+    back = (*plain[:3], o.detach(), lse, torch.randn_like(o), *plain[3:], "bias" in sample, "sink" in sample)
+    torch.library.opcheck(torch.ops.flashomp.backward.default, back)
+
+
+class Block(torch.nn.Module):
+    """Self-attention of a small model."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(5)
+        self.project = torch.nn.Linear(32, 96)
+        self.out = torch.nn.Linear(32, 32)
+        self.dropout = dropout
+
+    def forward(self, x):
+        q, k, v = self.project(x).unflatten(-1, (3, 4, 8)).unbind(-3)
+        o = attention(q, k, v, causal="bottom_right", dropout=self.dropout)
+        return self.out(o.flatten(-2))
+
+
+def run(module, x):
+    x = x.detach().clone().requires_grad_()
+    module.zero_grad()
+    y = module(x)
+    y.square().sum().backward()
+    return y.detach(), x.grad, module.project.weight.grad.clone()
+
+
+def test_compile_fullgraph():
+    block, x = Block(), torch.randn(2, 10, 32)
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    for size in (10, 13, 17):  # dynamic shapes from the second on
+        x = torch.randn(2, size, 32)
+        for got, want in zip(run_compiled(compiled, block, x), run(block, x)):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def run_compiled(compiled, block, x):
+    x = x.detach().clone().requires_grad_()
+    block.zero_grad()
+    y = compiled(x)
+    y.square().sum().backward()
+    return y.detach(), x.grad, block.project.weight.grad.clone()
+
+
+def test_compile_fullgraph_with_dropout_draws_anew():
+    block, x = Block(dropout=0.5), torch.randn(2, 10, 32)
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(1)
+    first, second = compiled(x), compiled(x)
+    torch.manual_seed(1)
+    assert torch.equal(first, compiled(x)) and not torch.equal(first, second)
+
+
+def test_inductor():
+    pytest.importorskip("triton", reason="inductor's own needs")
+    block, x = Block(), torch.randn(2, 10, 32)
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True)
+    for got, want in zip(run_compiled(compiled, block, x), run(block, x)):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_export():
+    block, x = Block(), torch.randn(2, 10, 32)
+    program = torch.export.export(block, (x,), dynamic_shapes=({1: torch.export.Dim("rows", min=2, max=64)},))
+    assert any("flashomp.forward" in str(node.target) for node in program.graph.nodes)
+    x = torch.randn(2, 21, 32)
+    torch.testing.assert_close(program.module()(x), block(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpoint_draws_the_same_mask_again(dropout):
+    block, x = Block(dropout), torch.randn(2, 10, 32)
+    torch.manual_seed(8)
+    expected = run(block, x)
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = block.project
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+
+    torch.manual_seed(8)
+    for got, want in zip(run(Checkpointed(), x), expected):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_autocast():
+    q, k, v = tensors()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o = attention(q, k, v, bias=torch.randn(1, 1, 33, 47))
+        inferred = attention(*(x.detach() for x in (q, k, v)))
+    assert o.dtype == torch.bfloat16 and inferred.dtype == torch.bfloat16
+    o.float().sum().backward()
+    assert q.grad.dtype == torch.float32
+    assert torch.equal(inferred, attention(*(x.detach().bfloat16() for x in (q, k, v))))
+
+
+def test_vmap_falls_back_to_a_loop():
+    q, k, v = (torch.randn(3, 2, 9, 2, 8) for _ in range(3))
+    got = torch.func.vmap(lambda a, b, c: attention(a, b, c, causal="top_left"))(q, k, v)
+    want = torch.stack([attention(a, b, c, causal="top_left") for a, b, c in zip(q, k, v)])
+    assert torch.equal(got, want)
+
+
+def test_functorch():
+    q, k, v = (torch.randn(2, 9, 2, 8) for _ in range(3))
+    loss = lambda a: attention(a, k, v).square().sum()  # noqa: E731
+    leaf = q.clone().requires_grad_()
+    loss(leaf).backward()
+    torch.testing.assert_close(torch.func.grad(loss)(q), leaf.grad)
+    with pytest.raises(Exception, match="(?i)forward.*(AD|mode)|jvp"):
+        torch.func.jvp(loss, (q,), (torch.ones_like(q),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(Exception, match="(?i)forward.*(AD|mode)|jvp"):
+            attention(dual, k, v)
+
+
+def test_only_what_the_backward_pass_needs_is_saved():
+    q, k, v = tensors()
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t), t)[1], lambda t: t):
+        o, lse = attention(q, k, v, causal="top_left", return_lse=True)
+    assert sorted(t.data_ptr() for t in saved) == sorted(t.data_ptr() for t in (q, k, v, o, lse))
+
+
+def test_deep_copies_and_threads():
+    """Backward passes of several threads; PyTorch's threads of autograd release nothing they hold."""
+    block = Block()
+    x = torch.randn(2, 10, 32)
+    expected = run(copy.deepcopy(block), x)
+    results = [None] * 4
+
+    def work(n):
+        own = copy.deepcopy(block)
+        for _ in range(5):
+            results[n] = run(own, x)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        for got, want in zip(result, expected):
+            torch.testing.assert_close(got, want)
+
+
+LOADER = """
+import torch, flashomp.torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        q = torch.full((1, 8, 2, 8), float(index))
+        return flashomp.torch.attention(q, q, q).sum()
+
+warm = torch.ones(1, 64, 2, 8)
+flashomp.torch.attention(warm, warm, warm)  # the parent's team of threads exists before the fork
+loader = torch.utils.data.DataLoader(Rows(), num_workers=2, multiprocessing_context="fork")
+torch.testing.assert_close(torch.cat(list(loader)), 128.0 * torch.arange(4.0))
+"""
+
+
+def test_in_the_workers_of_a_data_loader():
+    """In a process of its own, since JAX's threads, which other tests start, bear no fork."""
+    subprocess.run([sys.executable, "-c", LOADER], check=True, timeout=120)
+
+
+def test_machine_plain_beside_pytorch_s_libgomp():
+    """PyTorch's libgomp is older than the compiler's; regions on the host still run (offload/launch/host_teams.cpp)."""
+    q, k, v = tensors(grad=False)
+    o, report = flashomp.attention(q, k, v, device="host", machine="plain", return_report=True)
+    assert report["machine"] == "plain"
+    assert_close(o, reference(q, k, v)["o"])
