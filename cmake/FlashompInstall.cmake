@@ -9,7 +9,8 @@ if(kernel_libraries)
 endif()
 install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
+install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.h ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
 install(EXPORT flashompTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
     ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)

@@ -54,6 +54,12 @@ function(flashomp_layer name)
     endif()
 endfunction()
 
+# The library shows what the version script lets it, and nothing else.
+function(flashomp_export library script)
+    target_link_options(${library} PRIVATE -Wl,--version-script=${script})
+    set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()
+
 # The one library users link: all layers, with the GPU code linked in, so that they need no offload flags.
 function(flashomp_library)
     add_library(flashomp SHARED)
@@ -80,6 +86,8 @@ function(flashomp_library)
         target_link_options(flashomp PRIVATE -Wl,--no-undefined)
     endif()
     set_target_properties(flashomp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/flashomp.map.in ${PROJECT_BINARY_DIR}/flashomp.map @ONLY)
+    flashomp_export(flashomp ${PROJECT_BINARY_DIR}/flashomp.map)
     # Opened at run time (offload/launch/kernel_libraries.cpp), so the linker does not ask for them: whoever builds one target
     # that uses the library is to have them all the same.
     get_property(kernel_libraries GLOBAL PROPERTY flashomp_kernel_libraries)
