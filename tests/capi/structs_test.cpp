@@ -131,7 +131,7 @@ TEST(CApiStructs, OfAnEarlierVersionHaveDefaultsForLaterMembers)
         EXPECT_EQ(read.second, second);
         EXPECT_EQ(read.third, third);
     }
-    for (const std::size_t size : {0, 8, 15, 17, 20, 31}) {
+    for (const std::size_t size : std::array<std::size_t, 6>{0, 8, 15, 17, 20, 31}) {
         given.size = size;
         EXPECT_THROW(static_cast<void>(capi::read_struct("grown", &given, versions_of_grown, defaults)), Error) << size;
     }
