@@ -1,5 +1,7 @@
-# flashomp/version.hpp and the build's own description (commit, compiler, flags), refreshed on every build.
-configure_file(${PROJECT_SOURCE_DIR}/cmake/version.hpp.in ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp @ONLY)
+# flashomp/version.h and version.hpp, and the build's own description (commit, compiler, flags), refreshed on every build.
+foreach(header version.h version.hpp)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/${header}.in ${PROJECT_BINARY_DIR}/include/flashomp/${header} @ONLY)
+endforeach()
 
 string(TOUPPER "${CMAKE_BUILD_TYPE}" _type)
 string(JOIN " " _flags ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${_type}} ${FLASHOMP_OFFLOAD_FLAGS})

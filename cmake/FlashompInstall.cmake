@@ -1,4 +1,4 @@
-# `cmake --install` and find_package(flashomp): the library, its headers and the tool.
+# `cmake --install`, find_package(flashomp) and pkg-config: the library, its headers and the tool.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS flashomp EXPORT flashompTargets
@@ -9,14 +9,30 @@ if(kernel_libraries)
 endif()
 install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
+install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.h ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
 install(EXPORT flashompTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+if(FLASHOMP_STATIC) # a set of its own: find_package() looks for the libraries below only where this one is asked for
+    install(TARGETS flashomp_static EXPORT flashompStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(EXPORT flashompStaticTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
     ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 # For pkg-config. The file finds the prefix from its own place, so that `cmake --install --prefix` may choose another.
+set(FLASHOMP_PC_PRIVATE "")
+if(FLASHOMP_STATIC) # pkg-config --static
+    list(TRANSFORM OpenMP_CXX_LIB_NAMES PREPEND -l OUTPUT_VARIABLE _libraries)
+    if(FLASHOMP_OMPTARGET)
+        get_filename_component(_folder ${FLASHOMP_OMPTARGET} DIRECTORY)
+        list(APPEND _libraries -L${_folder} -Wl,-rpath,${_folder} -lomptarget)
+    endif()
+    list(JOIN _libraries " " _libraries)
+    set(FLASHOMP_PC_PRIVATE "Libs.private: -lfmt -lstdc++ ${_libraries} -ldl -lm")
+endif()
 file(RELATIVE_PATH FLASHOMP_PREFIX_OF_PC /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/flashomp.pc.in ${PROJECT_BINARY_DIR}/flashomp.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/flashomp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/flashompConfig.cmake ${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)

@@ -54,22 +54,54 @@ function(flashomp_layer name)
     endif()
 endfunction()
 
+# The library shows what the version script lets it, and nothing else.
+function(flashomp_export library script)
+    target_link_options(${library} PRIVATE -Wl,--version-script=${script})
+    set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()
+
+# What the shared and the static library have in common: the objects of layers, headers, libraries.
+function(flashomp_assemble target)
+    foreach(layer IN LISTS ARGN)
+        target_sources(${target} PRIVATE $<TARGET_OBJECTS:flashomp_${layer}>)
+        get_property(extra GLOBAL PROPERTY flashomp_extra_objects_${layer})
+        target_sources(${target} PRIVATE ${extra})
+    endforeach()
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_compile_features(${target} PUBLIC cxx_std_20)
+    target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS} ${FLASHOMP_OMPTARGET}
+                                            $<$<STREQUAL:${FLASHOMP_BACKEND},cuda>:CUDA::cudart_static>)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+endfunction()
+
+# libflashomp.a, on request. g++ makes a GPU's code and its tables when a program or shared library is linked, with flags
+# that the program's build would have to know, and kernels for Hopper are in libraries of their own: so host only.
+function(flashomp_static_library)
+    if(NOT FLASHOMP_OFFLOAD_TARGET STREQUAL "none" OR NOT FLASHOMP_BACKEND STREQUAL "openmp")
+        message(FATAL_ERROR "FLASHOMP_STATIC is for the host only: a GPU's code is linked into a shared library. Set FLASHOMP_OFFLOAD=none and FLASHOMP_BACKEND=openmp, or leave out FLASHOMP_STATIC.")
+    endif()
+    add_library(flashomp_static STATIC)
+    add_library(flashomp::static ALIAS flashomp_static)
+    flashomp_assemble(flashomp_static ${ARGN})
+    set_target_properties(flashomp_static PROPERTIES OUTPUT_NAME flashomp EXPORT_NAME static
+                                                     ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # -foffload=disable leaves in objects what g++ then hands to a GPU's compiler
+        add_custom_command(TARGET flashomp_static POST_BUILD COMMENT "Removing what is meant for a GPU" VERBATIM
+            COMMAND ${CMAKE_OBJCOPY} --wildcard --remove-section=.gnu.offload_* --remove-section=.rela.gnu.offload_*
+                    $<TARGET_FILE:flashomp_static>)
+    endif()
+endfunction()
+
 # The one library users link: all layers, with the GPU code linked in, so that they need no offload flags.
 function(flashomp_library)
     add_library(flashomp SHARED)
     add_library(flashomp::flashomp ALIAS flashomp)
-    foreach(layer IN LISTS ARGN)
-        target_sources(flashomp PRIVATE $<TARGET_OBJECTS:flashomp_${layer}>)
-        get_property(extra GLOBAL PROPERTY flashomp_extra_objects_${layer})
-        target_sources(flashomp PRIVATE ${extra})
-    endforeach()
-    target_include_directories(flashomp PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                                               $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_compile_features(flashomp PUBLIC cxx_std_20)
-    target_link_libraries(flashomp PRIVATE OpenMP::OpenMP_CXX fmt::fmt ${CMAKE_DL_LIBS} ${FLASHOMP_OMPTARGET}
-                                           $<$<STREQUAL:${FLASHOMP_BACKEND},cuda>:CUDA::cudart_static>)
-    set_target_properties(flashomp PROPERTIES LINKER_LANGUAGE CXX)
+    flashomp_assemble(flashomp ${ARGN})
+    if(FLASHOMP_STATIC)
+        flashomp_static_library(${ARGN})
+    endif()
     # -fopenmp brings the tables of GPU functions (crtoffloadbegin.o). Debian builds their reader without -fPIC, so its
     # two addresses are relocated at load time; -z notext says that this is known.
     target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}
@@ -80,10 +112,14 @@ function(flashomp_library)
         target_link_options(flashomp PRIVATE -Wl,--no-undefined)
     endif()
     set_target_properties(flashomp PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/flashomp.map.in ${PROJECT_BINARY_DIR}/flashomp.map @ONLY)
+    flashomp_export(flashomp ${PROJECT_BINARY_DIR}/flashomp.map)
     # Opened at run time (offload/launch/kernel_libraries.cpp), so the linker does not ask for them: whoever builds one target
     # that uses the library is to have them all the same.
     get_property(kernel_libraries GLOBAL PROPERTY flashomp_kernel_libraries)
-    if(kernel_libraries)
-        add_dependencies(flashomp ${kernel_libraries})
-    endif()
+    foreach(library IN LISTS kernel_libraries)
+        add_dependencies(flashomp ${library})
+        flashomp_export(${library} ${PROJECT_SOURCE_DIR}/cmake/kernels.map)
+        target_sources(${library} PRIVATE ${PROJECT_SOURCE_DIR}/src/core/host_teams.cpp) # they have target regions, too
+    endforeach()
 endfunction()

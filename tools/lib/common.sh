@@ -9,6 +9,8 @@ build_packages=(g++ cmake ninja-build git gcc-offload-nvptx libomp-dev libeigen3
     libcli11-dev nlohmann-json3-dev libfmt-dev)
 # What tools/report, which draws the figures, and its test need besides.
 report_packages=(python3 python3-matplotlib)
+# What builds programs against an installed or packed library, in the tests of CI.
+consumer_packages=(gfortran pkg-config dpkg-dev)
 # What looks at the figures: the test scripts.figure_boxes.
 figure_packages=(chromium)
 # What tools/test_python needs besides.

@@ -1,0 +1,80 @@
+// A workspace that the caller's allocator lends for one call.
+#pragma once
+
+#include "overlap.hpp"
+#include "problem_tensors.hpp"
+#include "space.hpp"
+
+#include "flashomp/error.hpp"
+#include "flashomp/flashomp.h"
+#include "flashomp/prepared.hpp"
+
+#include <cstdint>
+#include <fmt/format.h>
+
+namespace flashomp::capi {
+
+class LentWorkspace {
+public:
+    /// Throws RunFailure where there is no memory, and Error where what there is cannot be the problem's workspace.
+    LentWorkspace(const flashomp_allocator& allocator, std::int64_t bytes, const Space& space, const Problem& problem)
+        : allocator_(allocator), bytes_(bytes), device_type_(space.is_host() ? FLASHOMP_CPU : FLASHOMP_CUDA),
+          device_id_(space.is_host() ? 0 : space.device), stream_(space.stream)
+    {
+        if (bytes == 0) {
+            return;
+        }
+        data_ = allocator_.allocate(allocator_.context, bytes, alignment, device_type_, device_id_, stream_);
+        if (data_ == nullptr) {
+            throw RunFailure(
+                fmt::format("the call needs {} bytes of scratch memory on {}, but the caller's allocator has none.",
+                            bytes, space.name()));
+        }
+        try {
+            check(problem);
+        } catch (...) { // no destructor follows a constructor that throws
+            give_back();
+            throw;
+        }
+    }
+    ~LentWorkspace() { give_back(); }
+    LentWorkspace(const LentWorkspace&) = delete;
+    LentWorkspace& operator=(const LentWorkspace&) = delete;
+
+    [[nodiscard]] void* data() const { return data_; }
+
+private:
+    static constexpr std::int64_t alignment = PreparedForward::workspace_alignment;
+
+    void check(const Problem& problem) const
+    {
+        if (const auto address = reinterpret_cast<std::uintptr_t>(data_); address % alignment != 0) {
+            throw Error(fmt::format("allocator->allocate returned address {:#x}; it must be a multiple of {}.", address,
+                                    alignment));
+        }
+        const Memory memory = device_type_ == FLASHOMP_CPU ? Memory::host : Memory::device;
+        const auto view = ConstTensorView::contiguous(data_, DType::boolean, {bytes_}, memory);
+        each_tensor(problem, [&](const char* name, const ConstTensorView& tensor) {
+            if (tensor && overlap(view, tensor)) {
+                throw Error(fmt::format("allocator->allocate returned memory that overlaps {}; the workspace must not "
+                                        "share memory with a tensor of the call.",
+                                        name));
+            }
+        });
+    }
+
+    void give_back() const
+    {
+        if (data_ != nullptr) {
+            allocator_.release(allocator_.context, data_, bytes_, device_type_, device_id_, stream_);
+        }
+    }
+
+    flashomp_allocator allocator_;
+    std::int64_t bytes_;
+    std::int32_t device_type_, device_id_;
+    void* stream_;
+    void* data_ = nullptr;
+};
+
+} // namespace flashomp::capi
