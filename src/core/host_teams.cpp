@@ -1,7 +1,8 @@
 // g++ 12 and newer ask their run time, in a target region on the host, for the next team: GOMP_teams4(), which older
 // libgomps do not have. A process has one libgomp, the first that was loaded, and PyTorch brings an old one. So
-// libflashomp and its kernel libraries have the function themselves, ask the process's libgomp for it, and where that has none runs one team, as
-// older versions of g++ do. omp_get_num_teams() is 1 there, and a launch of ours shares out its work by that.
+// libflashomp and its kernel libraries have the function themselves. This function asks the process's libgomp for its
+// own, and where libgomp has none runs one team, as older versions of g++ do. omp_get_num_teams() is 1 there, and a
+// launch of ours shares out its work by that.
 #include <dlfcn.h>
 
 // NOLINTNEXTLINE(readability-identifier-naming,bugprone-reserved-identifier): the name is libgomp's.
