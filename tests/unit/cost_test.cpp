@@ -117,7 +117,7 @@ TEST(Work, FlopsAreThePapers)
 
 TEST(Work, PassesCountTheProductsThatTheyCompute)
 {
-    const Shape s = parse_shape("b3_h2_n100_d64dv32");
+    const Shape s = parse_shape("b3_h2_n100_d64v32");
     const double pairs = 3 * 2 * 100.0 * 100.0;
     const auto products = [&](offload::Pass pass, bool sums_apart = false) { // as multiples of 2·pairs·32
         PassPlan planned;
