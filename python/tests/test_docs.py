@@ -24,12 +24,14 @@ def test_readme_s_lines_run():
 
 
 def sections():
-    """Blocks by what they need: those that name PyTorch or JAX run where these are."""
-    plain = [block for block in BLOCKS if "torch" not in block[0] and "jax" not in block[0]]
-    return {"numpy": plain, "torch": [b for b in BLOCKS if "torch" in b[0]], "jax": [b for b in BLOCKS if "jax" in b[0]]}
+    """Blocks by what they need: those that name Transformers, PyTorch or JAX run where these are."""
+    blocks = {"transformers": [], "torch": [], "jax": [], "numpy": []}
+    for block in BLOCKS:
+        blocks[next((name for name in blocks if name in block[0]), "numpy")].append(block)
+    return blocks
 
 
-@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "transformers"])
 def test_every_block_runs(name, capsys):
     if name != "numpy":
         pytest.importorskip(name)
