@@ -31,45 +31,62 @@ def _parts(mask_function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     return (mask_function,)
 
 
-def _is_plain_causal(mask_function: Callable[..., Any]) -> bool:
-    """Whether a mask is causal, or causal and a window to the left, and nothing else."""
+def _window_of(mask_function: Callable[..., Any]) -> int | None:
+    """How many keys a row of a causal mask sees, itself included, 0 for all; None where the mask is another one."""
     parts = _parts(mask_function)
-    return causal_mask_function in parts and all(
-        part is causal_mask_function or part.__qualname__ == _sliding_window_name for part in parts)
+    windows = [part for part in parts if part is not causal_mask_function]
+    if causal_mask_function not in parts or len(windows) > 1:
+        return None
+    if not windows:
+        return 0
+    closure = windows[0].__closure__ or ()
+    if windows[0].__qualname__ != _sliding_window_name or len(closure) != 1:
+        return None
+    window: int = closure[0].cell_contents
+    return window
 
 
 def mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0,
          mask_function: Callable[..., Any] = causal_mask_function, attention_mask: Tensor | None = None,
          **options: Any) -> Tensor | None:
-    """What attention() below gets as attention_mask, once for all layers of a kind.
+    """What attention() below gets as attention_mask, once for all layers of a kind. The mask alone says what is hidden:
+    layers may say something else in is_causal and sliding_window, or nothing.
 
-    None where a layer's own is_causal and sliding_window say all. [batch, keys], True for a key that is no padding,
-    where a layer is causal besides. Else what Transformers makes for PyTorch's function: [batch, 1, queries, keys].
+    None for a causal mask without padding. bool [batch, keys], True for a key that is no padding: causal besides. The
+    same with a third axis, along which nothing changes: causal, and a row sees as many keys as that axis is long. Else
+    what Transformers makes for PyTorch's function: [batch, 1, queries, keys].
     Kernels align causal masks and windows to the bottom right, so the last query has to be the last key. A static cache
     has keys beyond the last query.
     """
+    if attention_mask is not None and attention_mask.dim() == 3:  # generate() gives models what this has made
+        return attention_mask
+    window = _window_of(mask_function)
     ends = isinstance(q_offset, int) and isinstance(kv_offset, int) and q_offset + q_length == kv_offset + kv_length
-    if not (ends and _is_plain_causal(mask_function)):
+    if window is None or not ends:
         options.pop("allow_is_causal_skip", None)  # None would say: causal from the top left
         return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
                          allow_is_causal_skip=False, **options)
     padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None:
+        padding = padding[:, kv_offset:kv_offset + kv_length].to(torch.bool)
+        if not torch.compiler.is_compiling() and padding.all():
+            padding = None
+    if window == 0 or window >= kv_length:
+        return padding
     if padding is None:
-        return None
-    padding = padding[:, kv_offset:kv_offset + kv_length].to(torch.bool)
-    if not torch.compiler.is_compiling() and padding.all():
-        return None
-    return padding
+        padding = torch.ones(1, 1, dtype=torch.bool, device=options.get("device", "cpu")).expand(batch_size, kv_length)
+    return padding[:, :, None].expand(-1, -1, window)
 
 
 def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
               dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
-              sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
-              position_bias: Tensor | None = None, **others: Any) -> tuple[Tensor, None]:
+              softcap: float | None = None, s_aux: Tensor | None = None, position_bias: Tensor | None = None,
+              **others: Any) -> tuple[Tensor, None]:
     """Attention of one layer, with gradients; Transformers calls it.
 
     query: [batch, heads_q, queries, head_dim]; key, value: [batch, heads_kv, keys, head_dim]; the result is
-    [batch, queries, heads_q, head_dim_v]. attention_mask: what mask() made, or an additive mask of four axes.
+    [batch, queries, heads_q, head_dim_v]. attention_mask: what mask() made, or an additive mask of four axes; without
+    one the layer's is_causal counts.
     s_aux: the sinks of gpt-oss, [heads_q]. position_bias: T5's, added to the scores.
     Raises flashomp.Error (a ValueError) for what flashomp does not have: paged caches, head_dim beyond 256.
     """
@@ -77,11 +94,18 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
         raise _core.Error("cache was given, but attn_implementation flashomp has no paged caches; allowed are the other "
                           "kinds of caches.")
     query, key, value = autocast(query, key, value)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     window = (-1, -1)
     bias = position_bias
     padding = None
-    if attention_mask is not None and attention_mask.dim() != 2:
+    if attention_mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    elif attention_mask.dim() < 4:
+        causal = True
+        if attention_mask.dim() == 3:
+            window = (attention_mask.size(2) - 1, -1)
+            attention_mask = attention_mask[:, :, 0]
+        padding = None if attention_mask.stride(1) == 0 else attention_mask
+    else:
         causal = False  # the mask says all
         if attention_mask.dtype != torch.bool:
             bias = attention_mask if bias is None else bias + attention_mask
@@ -90,10 +114,6 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
         else:
             visible = query.new_zeros(()) if bias is None else bias
             bias = torch.where(attention_mask, visible, visible.new_full((), float("-inf")))
-    else:
-        padding = attention_mask
-        if causal and sliding_window is not None:
-            window = (sliding_window - 1, -1)
     if bias is not None and bias.dtype not in (torch.float32, query.dtype):
         bias = bias.to(query.dtype)
     o, _ = call(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias=bias, key_padding_mask=padding,

@@ -21,7 +21,6 @@ public:
     }
     explicit Shape(const TensorView& view) : extents_(view.shape), rank_(static_cast<std::size_t>(view.rank)) {}
 
-    void swap(std::size_t a, std::size_t b) { std::swap(extents_[a], extents_[b]); }
     [[nodiscard]] std::int64_t& last() { return extents_[rank_ - 1]; }
     [[nodiscard]] std::span<const std::int64_t> extents() const { return std::span(extents_).first(rank_); }
 
@@ -55,11 +54,11 @@ Shape shape_of_lse(const TensorArgument& q, Layout layout)
 }
 
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
-                     bool return_report, bool refuse_gradients, const nb::dict& keywords, bool sequence_major)
+                     bool return_report, bool refuse_gradients, const nb::dict& keywords, bool in_order_of_q)
 {
     const Use use = refuse_gradients ? Use::input_without_gradient : Use::input;
     CallOptions call(keywords, use);
-    ForwardTensors tensors(q, k, v, out, lse, return_lse, call, use, sequence_major);
+    ForwardTensors tensors(q, k, v, out, lse, return_lse, call, use, in_order_of_q);
     const ForwardArgs args = tensors.args(call.layout);
     Report report;
     {
@@ -147,7 +146,7 @@ nb::list devices_of(nb::handle backend)
 } // namespace
 
 ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::handle out, nb::handle lse_,
-                               bool return_lse, CallOptions& call, Use use, bool sequence_major)
+                               bool return_lse, CallOptions& call, Use use, bool in_order_of_q)
     : q("q", q_, use), k("k", k_, use), v("v", v_, use)
 {
     expect_rank(q);
@@ -158,9 +157,9 @@ ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::
     Shape shape(q.view());
     shape.last() = v.view().shape[static_cast<std::size_t>(v.view().rank - 1)];
     const DType dtype = output_type_of(q.view().dtype);
-    if (sequence_major && call.layout == Layout::bhsd && q.view().rank == 4) {
-        shape.swap(1, 2);
-        o = Result::sequence_major("out", q, dtype, shape.extents());
+    if (in_order_of_q && call.layout == Layout::bhsd && q.view().rank == 4) {
+        const auto extents = shape.extents();
+        o = Result::in_order_of("out", q, dtype, {extents[0], extents[1], extents[2], extents[3]});
     } else {
         o = Result("out", out, q, dtype, shape.extents());
     }
@@ -255,7 +254,7 @@ void bind_calls(nb::module_& module)
 {
     using namespace nb::literals;
     module.def("attention", &attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a.none(), "lse"_a.none(),
-               "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a, "sequence_major"_a = false,
+               "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a, "in_order_of_q"_a = false,
                "forward(), as flashomp.attention calls it.");
     module.def("attention_backward", &attention_backward, "inputs"_a, "gradients"_a, "return_report"_a,
                "refuse_gradients"_a, "options"_a, "backward(), as flashomp.attention_backward calls it.");

@@ -21,7 +21,7 @@ struct ForwardTensors {
     std::optional<Scratch> lse_scratch; ///< where nobody asked for lse
 
     ForwardTensors(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
-                   CallOptions& call, Use use, bool sequence_major = false);
+                   CallOptions& call, Use use, bool in_order_of_q = false);
     [[nodiscard]] ForwardArgs args(Layout layout) const;
     /// o, or (o, lse).
     [[nodiscard]] nb::object finish(bool return_lse);

@@ -48,12 +48,15 @@ std::optional<TensorArgument> read_plain(const char* name, nb::handle object, bo
     }
 }
 
+constexpr std::int64_t most_heads = std::int64_t{1} << 20; // the library's limit
+
 bool fit_together(const TensorView& q, const TensorView& k, const TensorView& v, bool enable_gqa)
 {
     const std::int64_t heads = k.shape[1];
     return q.dtype == k.dtype && q.dtype == v.dtype && q.shape[0] == k.shape[0] && q.shape[0] == v.shape[0] &&
            v.shape[1] == heads && k.shape[2] == v.shape[2] && q.shape[3] == k.shape[3] &&
-           (q.shape[1] == heads || (enable_gqa && heads > 0 && q.shape[1] % heads == 0));
+           (q.shape[1] == heads || (enable_gqa && heads > 0 && q.shape[1] % heads == 0)) && q.shape[1] >= 1 &&
+           q.shape[1] <= most_heads;
 }
 
 nb::object plain_attention(nb::handle q_, nb::handle k_, nb::handle v_, std::optional<double> scale, bool is_causal,
@@ -68,14 +71,13 @@ nb::object plain_attention(nb::handle q_, nb::handle k_, nb::handle v_, std::opt
         return nb::none();
     }
     const auto& [batch, heads, rows, depth] = q->view().shape;
-    const std::array<std::int64_t, 4> shape{batch, rows, heads, v->view().shape[3]};
-    Result o = Result::sequence_major("out", *q, q->view().dtype, shape);
+    Result o = Result::in_order_of("out", *q, q->view().dtype, std::array{batch, heads, rows, v->view().shape[3]});
     const Scratch lse(*q, std::array<std::int64_t, 3>{batch, heads, rows});
     Options options;
     options.scale = scale;
     options.causal = is_causal ? Causal::top_left : Causal::none;
     options.threads = threads;
-    const ForwardArgs args{q->view(Layout::bhsd), k->view(Layout::bhsd), v->view(Layout::bhsd), o.view(), lse.view()};
+    const ForwardArgs args{q->view(Layout::bhsd), k->view(Layout::bhsd), v->view(Layout::bhsd), o.view(Layout::bhsd), lse.view()};
     {
         const nb::gil_scoped_release released;
         forward(args, options);

@@ -92,6 +92,14 @@ public:
         return all;
     }
 
+    /// Throws Error unless a run's tensors have the order of axes that the call was prepared for.
+    void expect_layout(Layout layout) const
+    {
+        if (layout != layout_) {
+            throw Error("layout differs from that of the prepared call; a run has the layout that prepare() was given.");
+        }
+    }
+
     Report run(const Args& args, const CallOptions& call, bool changed)
     {
         const Turn turn(busy_);
@@ -131,6 +139,7 @@ nb::object run_forward(ForwardCall& prepared, nb::handle q, nb::handle k, nb::ha
 {
     const nb::dict keywords = prepared.with(changes);
     CallOptions call(keywords, Use::input_without_gradient);
+    prepared.expect_layout(call.layout);
     ForwardTensors tensors(q, k, v, out, lse, return_lse, call, Use::input_without_gradient);
     const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
     nb::object result = tensors.finish(return_lse);
@@ -156,6 +165,7 @@ nb::object run_backward(BackwardCall& prepared, const nb::tuple& inputs, const n
 {
     const nb::dict keywords = prepared.with(changes);
     CallOptions call(keywords, Use::input_without_gradient);
+    prepared.expect_layout(call.layout);
     BackwardTensors tensors(inputs, gradients, call, Use::input_without_gradient);
     const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
     nb::tuple result = tensors.finish();

@@ -166,8 +166,14 @@ std::string described(nb::handle object)
     for (char& c : text) {
         c = c == '\n' ? ' ' : c;
     }
-    constexpr std::size_t longest = 60;
-    return text.size() <= longest ? text : text.substr(0, longest) + "…";
+    std::size_t longest = 60;
+    if (text.size() <= longest) {
+        return text;
+    }
+    while ((static_cast<unsigned char>(text[longest]) & 0xC0U) == 0x80U) { // within a character of UTF-8
+        --longest;
+    }
+    return text.substr(0, longest) + "…";
 }
 
 TensorArgument::TensorArgument(const char* name, nb::handle object, Use use) : name_(name), object_(object)
@@ -311,6 +317,7 @@ Result::Result(const char* name, nb::handle given, const TensorArgument& like, D
         return;
     }
     object_ = nb::borrow(given);
+    is_given_ = true;
     tensor_ = TensorArgument(name, given, Use::output);
 }
 
@@ -372,19 +379,41 @@ void Result::allocate_in_table(const TensorArgument& like, DType dtype, std::spa
     object_ = nb::steal(static_cast<PyObject*>(object));
 }
 
+namespace {
+
+/// Tells PyTorch that a tensor was written, so that a graph which saved the old values refuses to go back.
+void tell_autograd(nb::handle tensor)
+{
+    try {
+        nb::module_::import_("torch").attr("autograd").attr("graph").attr("increment_version")(tensor);
+    } catch (const nb::python_error&) {
+        // Tensors of inference mode have no version.
+    }
+}
+
+} // namespace
+
 nb::object Result::finish()
 {
     if (framework_.is_valid()) {
         return framework_(object_);
     }
+    if (is_given_ && tensor_.table() != nullptr) {
+        tell_autograd(object_);
+    }
     return is_sequence_major_ ? object_.attr("transpose")(1, 2) : object_;
 }
 
-Result Result::sequence_major(const char* name, const TensorArgument& like, DType dtype,
-                              std::span<const std::int64_t> shape)
+Result Result::in_order_of(const char* name, const TensorArgument& like, DType dtype,
+                           std::array<std::int64_t, TensorView::max_rank> shape)
 {
+    const TensorView& view = like.view();
+    const bool is_sequence_major = view.shape[1] > 1 && view.shape[2] > 1 && view.strides[1] < view.strides[2];
+    if (is_sequence_major) {
+        std::swap(shape[1], shape[2]);
+    }
     Result result(name, nb::none(), like, dtype, shape);
-    result.is_sequence_major_ = true;
+    result.is_sequence_major_ = is_sequence_major;
     return result;
 }
 

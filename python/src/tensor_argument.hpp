@@ -5,6 +5,7 @@
 
 #include <flashomp/tensor.hpp>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,10 +64,10 @@ public:
     Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype,
            std::span<const std::int64_t> shape);
 
-    /// A new tensor of PyTorch that is [batch, heads, seqlen, head_dim] to the caller and has the memory of `shape`,
-    /// [batch, seqlen, heads, head_dim], as the results of PyTorch's own kernels have.
-    [[nodiscard]] static Result sequence_major(const char* name, const TensorArgument& like, DType dtype,
-                                               std::span<const std::int64_t> shape);
+    /// A new tensor of PyTorch of `shape`, [batch, heads, seqlen, head_dim], in the order of memory of `like`, as the
+    /// results of PyTorch's own kernels have: heads may lie within rows.
+    [[nodiscard]] static Result in_order_of(const char* name, const TensorArgument& like, DType dtype,
+                                            std::array<std::int64_t, TensorView::max_rank> shape);
 
     [[nodiscard]] TensorView view(Layout layout = Layout::bshd) const
     {
@@ -83,6 +84,7 @@ private:
     nb::object framework_;  ///< its from_dlpack, where the memory is ours until finish()
     TensorArgument tensor_; ///< of object_
     bool is_sequence_major_ = false;
+    bool is_given_ = false; ///< by the caller
 };
 
 /// Memory for a result that nobody asked for.

@@ -330,3 +330,49 @@ def test_enabled_under_compile():
             got = compiled(q)
         torch.testing.assert_close(got, pytorch_sdpa(q, q, q, is_causal=True))
         assert flashomp.torch.counts()["forward"] == int(on)
+
+
+def test_results_lie_in_memory_as_pytorch_s_do():
+    for shape in ((2, 4, 6, 8), (1, 4, 64, 64), (2, 6, 8)):
+        for transposed in (False, True):
+            q, k, v = (torch.randn(shape) for _ in range(3))
+            if transposed and len(shape) == 4:
+                q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+            expected = F.scaled_dot_product_attention(q, k, v)
+            for grad in (False, True):
+                o = sdpa(q.requires_grad_(grad), k, v)
+                assert o.stride() == expected.stride()
+                q.requires_grad_(False)
+
+
+def test_who_asks_for_the_math_kernel_gets_it():
+    q = torch.randn(1, 2, 3, 8, requires_grad=True)
+    with flashomp.torch.enabled(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        (first,) = torch.autograd.grad(F.scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True)
+        (second,) = torch.autograd.grad(first.pow(2).sum(), q)
+    assert second.abs().max() > 0
+
+
+def test_what_pytorch_does_alone_goes_to_pytorch():
+    none = torch.randn(2, 0, 6, 8)
+    many = torch.randn(2**20 + 1, 1, 1)
+    with flashomp.torch.enabled():
+        assert F.scaled_dot_product_attention(none, none, none).shape == none.shape
+        assert F.scaled_dot_product_attention(many, many, many).shape == many.shape
+        with pytest.raises(TypeError):
+            F.scaled_dot_product_attention(many, many, many, is_causal=None)
+
+
+def test_dropout_under_another_default_device():
+    q = torch.randn(1, 2, 3, 8)
+    with torch.device("meta"):
+        assert sdpa(q, q, q, dropout_p=0.5).device.type == "cpu"
+
+
+def test_a_kept_name_is_pytorch_s_again():
+    q = torch.randn(1, 2, 3, 8)
+    with flashomp.torch.enabled():
+        kept = F.scaled_dot_product_attention
+    flashomp.torch.counts(reset=True)
+    kept(q, q, q)
+    assert flashomp.torch.counts()["forward"] == 0

@@ -370,3 +370,25 @@ def test_machine_plain_beside_pytorch_s_libgomp():
     o, report = flashomp.attention(q, k, v, device="host", machine="plain", return_report=True)
     assert report["machine"] == "plain"
     assert_close(o, reference(q, k, v)["o"])
+
+
+def test_autograd_sees_what_out_writes():
+    w = torch.randn(1, 4, 4, 8, requires_grad=True)
+    buffer = torch.ones(1, 4, 4, 8)
+    a = torch.randn(1, 4, 4, 8)
+    z = (w * buffer).sum()
+    flashomp.attention(a, a, a, out=buffer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+
+
+def test_numbers_that_require_gradients_and_layouts_of_runs():
+    q = torch.randn(1, 4, 4, 8)
+    with pytest.raises(flashomp.Error, match="scale is a tensor"):
+        attention(q, q, q, scale=torch.tensor(0.5, requires_grad=True))
+    with pytest.raises(flashomp.Error, match="window was"):
+        attention(q, q, q, window=(1, 2, 3))
+    with pytest.raises(flashomp.Error, match="layout differs"):
+        flashomp.prepare(q, q, q).run(q, q, q, layout="bhsd")
+    with pytest.raises(flashomp.Error, match="causal was"):
+        flashomp.attention(q, q, q, causal="é" * 40)

@@ -30,6 +30,14 @@ MODELS = {
     "gpt2": lambda: (transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=128, resid_pdrop=0.0,
                                              embd_pdrop=0.0, attn_pdrop=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2),
                      transformers.GPT2LMHeadModel),
+    # The window is in the mask alone: layers do not name it.
+    "qwen2-moe, window": lambda: (transformers.Qwen2MoeConfig(
+        **COMMON, use_sliding_window=True, sliding_window=6, max_window_layers=0, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=32, shared_expert_intermediate_size=32,
+        layer_types=["sliding_attention", "full_attention"]), transformers.Qwen2MoeForCausalLM),
+    # Layers name a window that the mask does not have.
+    "olmoe": lambda: (transformers.OlmoeConfig(**COMMON, sliding_window=4, num_experts=4, num_experts_per_tok=2),
+                      transformers.OlmoeForCausalLM),
     "t5": lambda: (transformers.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, vocab_size=97,
                                          dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0, eos_token_id=2),
                    transformers.T5ForConditionalGeneration),
@@ -127,13 +135,18 @@ def test_masks_stay_small():
     padded[1, :3] = False
     window = masks.sliding_window_causal_mask_function(4)
     for function in (masks.causal_mask_function, window):
-        assert torch.equal(mask(2, 12, 12, mask_function=function, attention_mask=padded), padded)
-        assert torch.equal(mask(2, 1, 12, q_offset=11, mask_function=function, attention_mask=padded), padded)
+        for given in ({"q_length": 12}, {"q_length": 1, "q_offset": 11}):
+            made = mask(2, kv_length=12, mask_function=function, attention_mask=padded, **given)
+            if function is window:
+                assert made.shape == (2, 12, 4) and made.stride(2) == 0
+                made = made[:, :, 0]
+            assert torch.equal(made, padded)
     # A window's cache begins at a later key, here behind all padding and within it.
     later = {"q_offset": 11, "kv_offset": 7, "mask_function": window}
-    assert mask(2, 1, 5, **later, attention_mask=padded) is None
+    made = mask(2, 1, 5, **later, attention_mask=padded)
+    assert made.shape == (2, 5, 4) and made.stride() == (0, 0, 0)
     padded[1, :9] = False
-    assert torch.equal(mask(2, 1, 5, **later, attention_mask=padded), padded[:, 7:])
+    assert torch.equal(mask(2, 1, 5, **later, attention_mask=padded)[:, :, 0], padded[:, 7:])
     # What is not causal with a window, and keys beyond the last query, are whole masks.
     chunked = masks.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int64))
     assert mask(2, 12, 12, mask_function=chunked).shape == (2, 1, 12, 12)

@@ -13,7 +13,7 @@ from ._operators import Eager, Transformed, core_options, forward_kernel, is_tra
 
 def new_seed() -> Tensor:
     """Seed and offset of dropout, from PyTorch's generator of the CPU."""
-    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64)
+    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device="cpu")
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -72,6 +72,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise _core.Error("alibi_slopes requires a gradient, which flashomp does not compute; give "
                           "alibi_slopes.detach().")
+    for name, number in (("scale", scale), ("softcap", softcap), ("dropout", dropout)):
+        if isinstance(number, Tensor):
+            raise _core.Error(f"{name} is a tensor, for which flashomp computes no gradient; give float({name}).")
+    if len(window) != 2:
+        raise _core.Error(f"window was {window}; it must be two integers, (left, right).")
     q, k, v = autocast(q, k, v)
     if bias is not None and bias.dtype not in (torch.float32, q.dtype) and torch.is_autocast_enabled(q.device.type):
         bias = bias.to(q.dtype)
@@ -80,7 +85,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
     elif seed is None:
         seed = new_seed()
     elif not isinstance(seed, Tensor):
-        seed = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in seed], dtype=torch.int64)
+        seed = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in seed], dtype=torch.int64,
+                            device="cpu")
     o, lse = call(q, k, v, bias=bias, key_padding_mask=key_padding_mask, alibi_slopes=alibi_slopes, sink=sink,
                   cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seed=seed, scale=scale, causal=causal,
                   window=window, softcap=softcap, dropout=dropout, layout=layout)

@@ -26,6 +26,8 @@ _devices: tuple[str, ...] = ("cpu",)
 @functools.wraps(pytorch_sdpa, updated=())
 def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if F.scaled_dot_product_attention is pytorch_sdpa:  # a name that somebody kept from when flashomp was on
+        return pytorch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if attn_mask is None and dropout_p == 0.0:
         o = plain(query, key, value, is_causal, scale, enable_gqa)
         if o is not None:
@@ -53,7 +55,10 @@ def _change(cuda: bool, by: int) -> None:
     global _devices
     _enabled[cuda] += by
     _devices = ("cpu", "cuda") if _enabled[True] else ("cpu",)
-    F.scaled_dot_product_attention = _serve if any(_enabled.values()) else pytorch_sdpa
+    if any(_enabled.values()):
+        F.scaled_dot_product_attention = _serve
+    elif F.scaled_dot_product_attention is _serve:  # else somebody else has replaced the function since
+        F.scaled_dot_product_attention = pytorch_sdpa
 
 
 def enable(*, cuda: bool = False) -> None:

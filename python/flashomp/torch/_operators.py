@@ -2,8 +2,7 @@
 
 Tensors are [batch, seqlen, heads, head_dim] (layout "bshd"), [batch, heads, seqlen, head_dim] ("bhsd") or packed,
 [total, heads, head_dim]. `seed` is int64 [2], the seed and the offset of dropout: a tensor, so that a compiled graph
-draws it anew at every call. o and the gradients lie in memory as [batch, seqlen, heads, head_dim] in both layouts,
-as PyTorch's own kernels write them.
+draws it anew at every call. o and the gradients lie in memory in the order of q, k and v.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ def _unit_stride(tensor: Tensor) -> Tensor:
 
 
 def new_like(tensor: Tensor, shape: Sequence[Any], layout: str) -> Tensor:
-    """An uninitialised tensor whose memory is [batch, seqlen, heads, head_dim]."""
-    if layout == "bhsd" and len(shape) == 4:
+    """An uninitialised tensor in the order of memory of another with these axes, as PyTorch's own results are: in layout
+    "bhsd" a query that was transposed from [batch, seqlen, heads, head_dim] gives such a result."""
+    if (layout == "bhsd" and len(shape) == 4 and tensor.size(1) > 1 and tensor.size(2) > 1
+            and tensor.stride(1) < tensor.stride(2)):
         return torch.empty_permuted(shape, (0, 2, 1, 3), dtype=tensor.dtype, device=tensor.device)
     return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
 

@@ -17,6 +17,9 @@ from ._operators import is_watched
 #: PyTorch's own function, whatever enable() puts in its place.
 pytorch_sdpa = F.scaled_dot_product_attention
 
+#: Whether torch.nn.attention.sdpa_kernel() allows flash kernels, of which flashomp's are.
+fused_kernels_are_allowed = torch._C._get_flash_sdp_enabled
+
 _types = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)  # the last two while PyTorch traces
 _core.set_plain_types(Tensor, torch.nn.Parameter)
 _numbers = (float, int, torch.SymFloat, torch.SymInt)
@@ -27,6 +30,10 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
             scale: float | None, enable_gqa: bool, devices: tuple[str, ...]) -> str | None:
     """Why PyTorch's kernel must do this call, or None where flashomp can. A call that PyTorch refuses is PyTorch's, too:
     its message is the one that users know."""
+    if not fused_kernels_are_allowed():
+        return "sdpa_kernel() leaves fused kernels out"
+    if type(is_causal) is not bool or type(enable_gqa) is not bool:
+        return "is_causal or enable_gqa is not a bool"
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if type(tensor) not in _types:
             return f"{name} is a {type(tensor).__name__}"
@@ -63,6 +70,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         heads = _heads(q, k, v, enable_gqa)
     if leading is None or heads is None:
         return "the shapes do not fit together"
+    if not 1 <= heads <= 1 << 20 or max(*leading, q[-2], k[-2], 0) > 1 << 30:
+        return "there are no heads, more than 2^20, or sequences beyond 2^30"
     if attn_mask is None:
         return None
     if is_causal:
@@ -84,7 +93,7 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
 
 def plain(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor | None:
     """The result of a call without mask, dropout and gradient on the CPU, or None where the call is another one."""
-    if torch.compiler.is_compiling() or is_watched() or torch.is_autocast_enabled("cpu"):
+    if torch.compiler.is_compiling() or not fused_kernels_are_allowed() or is_watched() or torch.is_autocast_enabled("cpu"):
         return None
     if type(is_causal) is not bool or type(enable_gqa) is not bool or (scale is not None and type(scale) is not float):
         return None
