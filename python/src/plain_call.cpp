@@ -77,7 +77,8 @@ nb::object plain_attention(nb::handle q_, nb::handle k_, nb::handle v_, std::opt
     options.scale = scale;
     options.causal = is_causal ? Causal::top_left : Causal::none;
     options.threads = threads;
-    const ForwardArgs args{q->view(Layout::bhsd), k->view(Layout::bhsd), v->view(Layout::bhsd), o.view(Layout::bhsd), lse.view()};
+    const ForwardArgs args{q->view(Layout::bhsd), k->view(Layout::bhsd), v->view(Layout::bhsd), o.view(Layout::bhsd),
+                           lse.view()};
     {
         const nb::gil_scoped_release released;
         forward(args, options);

@@ -96,7 +96,8 @@ public:
     void expect_layout(Layout layout) const
     {
         if (layout != layout_) {
-            throw Error("layout differs from that of the prepared call; a run has the layout that prepare() was given.");
+            throw Error(
+                "layout differs from that of the prepared call; a run has the layout that prepare() was given.");
         }
     }
 
