@@ -65,14 +65,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
         const nb::gil_scoped_release released;
         report = forward(args, call.options);
     }
-    nb::object result = tensors.finish(return_lse);
-    if (!return_report) {
-        return result;
-    }
-    if (return_lse) {
-        return nb::make_tuple(result[0], result[1], dictionary_of(report));
-    }
-    return nb::make_tuple(result, dictionary_of(report));
+    return tensors.finish(return_lse, return_report ? &report : nullptr);
 }
 
 nb::object attention_backward(const nb::tuple& inputs, const nb::tuple& gradients, bool return_report,
@@ -87,8 +80,7 @@ nb::object attention_backward(const nb::tuple& inputs, const nb::tuple& gradient
         const nb::gil_scoped_release released;
         report = backward(args, call.options);
     }
-    nb::tuple result = tensors.finish();
-    return return_report ? nb::object(nb::make_tuple(result, dictionary_of(report))) : nb::object(result);
+    return tensors.finish(return_report ? &report : nullptr);
 }
 
 nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle lse_b, nb::handle out,
@@ -181,9 +173,15 @@ ForwardArgs ForwardTensors::args(Layout layout) const
             lse_scratch ? lse_scratch->view() : lse.view()};
 }
 
-nb::object ForwardTensors::finish(bool return_lse)
+nb::object ForwardTensors::finish(bool return_lse, const Report* report)
 {
-    return return_lse ? nb::object(nb::make_tuple(o.finish(), lse.finish())) : o.finish();
+    const nb::object out = o.finish();
+    const nb::object stored = return_lse ? lse.finish() : nb::object();
+    if (report == nullptr) {
+        return return_lse ? nb::object(nb::make_tuple(out, stored)) : out;
+    }
+    return return_lse ? nb::make_tuple(out, stored, dictionary_of(*report))
+                      : nb::make_tuple(out, dictionary_of(*report));
 }
 
 BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use)
@@ -227,10 +225,11 @@ BackwardArgs BackwardTensors::args(Layout layout) const
             dq.view(layout), dk.view(layout), dv.view(layout), dbias.view(),   dsink.view()};
 }
 
-nb::tuple BackwardTensors::finish()
+nb::object BackwardTensors::finish(const Report* report)
 {
     const auto object = [](Result& result) { return result.tensor() ? result.finish() : nb::none(); };
-    return nb::make_tuple(dq.finish(), dk.finish(), dv.finish(), object(dbias), object(dsink));
+    nb::tuple gradients = nb::make_tuple(dq.finish(), dk.finish(), dv.finish(), object(dbias), object(dsink));
+    return report == nullptr ? nb::object(gradients) : nb::object(nb::make_tuple(gradients, dictionary_of(*report)));
 }
 
 nb::dict dictionary_of(const Report& report)

@@ -23,8 +23,8 @@ struct ForwardTensors {
     ForwardTensors(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
                    CallOptions& call, Use use, bool in_order_of_q = false);
     [[nodiscard]] ForwardArgs args(Layout layout) const;
-    /// o, or (o, lse).
-    [[nodiscard]] nb::object finish(bool return_lse);
+    /// o, or (o, lse); with a report (..., its dictionary).
+    [[nodiscard]] nb::object finish(bool return_lse, const Report* report);
 };
 
 /// Tensors of a backward call.
@@ -44,7 +44,8 @@ struct BackwardTensors {
     /// `gradients` are (dq, dk, dv, dbias, dsink): a tensor to be written, None, or for the last two False.
     BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use);
     [[nodiscard]] BackwardArgs args(Layout layout) const;
-    [[nodiscard]] nb::tuple finish();
+    /// (dq, dk, dv, dbias, dsink); with a report ((...), its dictionary).
+    [[nodiscard]] nb::object finish(const Report* report);
 };
 
 [[nodiscard]] nb::dict dictionary_of(const Report& report);

@@ -143,14 +143,7 @@ nb::object run_forward(ForwardCall& prepared, nb::handle q, nb::handle k, nb::ha
     prepared.expect_layout(call.layout);
     ForwardTensors tensors(q, k, v, out, lse, return_lse, call, Use::input_without_gradient);
     const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
-    nb::object result = tensors.finish(return_lse);
-    if (!return_report) {
-        return result;
-    }
-    if (return_lse) {
-        return nb::make_tuple(result[0], result[1], dictionary_of(report));
-    }
-    return nb::make_tuple(result, dictionary_of(report));
+    return tensors.finish(return_lse, return_report ? &report : nullptr);
 }
 
 std::unique_ptr<BackwardCall> prepare_backward(const nb::tuple& inputs, const nb::tuple& gradients,
@@ -169,8 +162,7 @@ nb::object run_backward(BackwardCall& prepared, const nb::tuple& inputs, const n
     prepared.expect_layout(call.layout);
     BackwardTensors tensors(inputs, gradients, call, Use::input_without_gradient);
     const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
-    nb::tuple result = tensors.finish();
-    return return_report ? nb::object(nb::make_tuple(result, dictionary_of(report))) : nb::object(result);
+    return tensors.finish(return_report ? &report : nullptr);
 }
 
 } // namespace

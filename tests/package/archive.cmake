@@ -1,11 +1,5 @@
 # Included by scripts that test an archive of cpack.
-function(run what)
-    execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE log ERROR_VARIABLE log)
-    if(NOT failed EQUAL 0)
-        message(FATAL_ERROR "${what} failed (${failed}):\n${log}")
-    endif()
-    set(output "${log}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 
 function(expect what text pattern)
     if(NOT text MATCHES "${pattern}")

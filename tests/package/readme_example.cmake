@@ -5,13 +5,7 @@
 # the installed package, and compares what they print. Nothing of the source or build tree is on the search paths.
 set(expected "o = 7.20 8.20 9.20 10.20, LSE = 2.49")
 
-function(run what)
-    execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE log ERROR_VARIABLE log)
-    if(NOT failed EQUAL 0)
-        message(FATAL_ERROR "${what} failed (${failed}):\n${log}")
-    endif()
-    set(output "${log}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 
 # The text of README's only ```language block.
 function(extract language file)
