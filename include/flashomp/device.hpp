@@ -17,6 +17,8 @@ struct DeviceInfo {
     std::string driver;            ///< driver API version, for example "13.0"; empty when unknown
     std::int64_t l2_bytes = 0;     ///< L2 cache; 0 when unknown
     std::int64_t shared_bytes = 0; ///< shared memory of a multiprocessor; 0 when unknown
+    /// Whether calls on the device take memory of cudaMalloc, PyTorch and their like, and CUDA's streams (tensor.hpp).
+    bool shares_cuda_memory = true;
 };
 
 /// The GPUs that the backend finds, in device order; empty on a machine without one or in a build without code for it.

@@ -61,7 +61,7 @@ typedef enum flashomp_dtype_code {
 
 typedef enum flashomp_device_type {
     FLASHOMP_CPU = 1,
-    FLASHOMP_CUDA = 2,         /* memory of a GPU: of cudaMalloc for backend cuda, of omp_target_alloc for openmp */
+    FLASHOMP_CUDA = 2,         /* memory of a GPU, of cudaMalloc or omp_target_alloc (tensor.hpp) */
     FLASHOMP_CUDA_HOST = 3,    /* page-locked host memory, which is host memory */
     FLASHOMP_CUDA_MANAGED = 13 /* a GPU's where backend cuda or a stream is named, else host memory */
 } flashomp_device_type;
@@ -137,8 +137,8 @@ typedef struct flashomp_allocator {
 typedef struct flashomp_options {
     size_t size; /* sizeof(flashomp_options) */
     int has_scale;
-    double scale; /* of no account unless has_scale; the default is 1/sqrt(head_dim) */
-    int32_t causal; /* flashomp_causal */
+    double scale;                      /* of no account unless has_scale; the default is 1/sqrt(head_dim) */
+    int32_t causal;                    /* flashomp_causal */
     int64_t window_left, window_right; /* -1 is unbounded */
     double softcap;
     const flashomp_tensor* alibi_slopes;
@@ -152,9 +152,9 @@ typedef struct flashomp_options {
     const flashomp_tensor* v_scale;
     double dropout_probability;
     uint64_t dropout_seed, dropout_offset;
-    int32_t backend, machine; /* flashomp_backend, flashomp_machine */
+    int32_t backend, machine;            /* flashomp_backend, flashomp_machine */
     int32_t device_choice, device_index; /* flashomp_device_choice; index counts for FLASHOMP_DEVICE_GPU */
-    int32_t threads; /* 0 takes OMP_NUM_THREADS */
+    int32_t threads;                     /* 0 takes OMP_NUM_THREADS */
     int has_stream;
     void* stream; /* CUstream or cudaStream_t, of no account unless has_stream */
     int32_t tile_resident_rows, tile_stream_rows, tile_teams, tile_team_threads;
@@ -202,6 +202,8 @@ typedef struct flashomp_device_info {
     char name[128], capability[16], driver[16]; /* cut where longer; end with a zero */
     int32_t index, multiprocessors;
     int64_t l2_bytes, shared_bytes;
+    int32_t shares_cuda_memory; /* 1: takes memory of cudaMalloc and CUDA's streams (tensor.hpp) */
+    int32_t reserved;
 } flashomp_device_info;
 
 /* How the library was built (BuildInfo of version.hpp). `size` is the library's: look before you read a member that
@@ -227,7 +229,8 @@ FLASHOMP_API flashomp_status flashomp_forward(const flashomp_forward_args* args,
 FLASHOMP_API flashomp_status flashomp_backward(const flashomp_backward_args* args, const flashomp_options* options,
                                                flashomp_report* report);
 
-/* merge(): attention over the union of two disjoint sets of keys. Sentences call the parts a.o, a.lse, b.o and b.lse. */
+/* merge(): attention over the union of two disjoint sets of keys. Sentences call the parts a.o, a.lse, b.o and b.lse.
+ */
 FLASHOMP_API flashomp_status flashomp_merge(const flashomp_tensor* o_a, const flashomp_tensor* lse_a,
                                             const flashomp_tensor* o_b, const flashomp_tensor* lse_b,
                                             const flashomp_tensor* o, const flashomp_tensor* lse,

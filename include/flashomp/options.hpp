@@ -91,12 +91,14 @@ struct Options {
     /// Host threads of this call; 0 takes OMP_NUM_THREADS. No more run than there is work for, than 64 or twice the
     /// processors of the process (the larger), nor than the system lets the process start. A forked child has its own.
     int threads = 0;
-    /// cuda only: a cudaStream_t (null is CUDA's default stream). The call then returns as soon as its kernels are
-    /// queued, and its outputs are there when the stream is done with them. All tensors must be in device memory, but
-    /// for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be captured into a CUDA graph,
-    /// which then allocates its own scratch memory; of calls on packed sequences, runs of a prepared call
-    /// (prepared.hpp). The library keeps memory of a device that it was used on: nobody may call cudaDeviceReset()
-    /// there.
+    /// A cudaStream_t (null is CUDA's default stream), for calls on GPUs. On the openmp backend the call waits for what
+    /// was sent to the stream and returns when its results are there; a stream that is being captured is refused, and
+    /// so is one of a GPU whose DeviceInfo does not say shares_cuda_memory. On the cuda backend the call returns as
+    /// soon as its kernels are queued, and its outputs are there when the stream is done with them. All tensors must be
+    /// in device memory then, but for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be
+    /// captured into a CUDA graph, which then allocates its own scratch memory; of calls on packed sequences, runs of a
+    /// prepared call (prepared.hpp). The library keeps memory of a device that it was used on: nobody may call
+    /// cudaDeviceReset() there.
     std::optional<void*> stream = {};
     Tiling tiling = {};
 

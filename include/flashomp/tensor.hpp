@@ -50,9 +50,10 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
 /// The name used in messages and on the command line, for example "bfloat16".
 [[nodiscard]] std::string_view name_of(DType dtype);
 
-/// Whether `data` may be dereferenced by the CPU (host) or is memory of the call's device (device): from
-/// omp_target_alloc for the openmp backend, from cudaMalloc or its like for cuda. They are not shared: OpenMP's run
-/// time has a CUDA context of its own.
+/// Whether `data` may be dereferenced by the CPU (host) or is memory of the call's device (device): from cudaMalloc,
+/// PyTorch or their like, or from omp_target_alloc for the openmp backend. Both are one where DeviceInfo says
+/// shares_cuda_memory, which it does unless the process used OpenMP on the GPU before its first call here: OpenMP then
+/// works in a CUDA context of its own, and CUDA's memory is not for the openmp backend.
 enum class Memory : std::uint8_t { host, device };
 
 /// The DType of a C++ type. The 8-bit and 16-bit types have no C++ type: their views are made from a pointer.

@@ -15,21 +15,22 @@ namespace {
 
 using RunPass = Ran (*)(const Call&, Call*);
 
-/// A library in the folder of the one that this code is in.
-std::string path_of(const std::string& name)
+/// A file in the folder of the library that this code is in.
+std::string path_beside(const std::string& file)
 {
     Dl_info here{};
     if (dladdr(reinterpret_cast<const void*>(&run_hopper), &here) == 0) {
         return {};
     }
     const std::string path = here.dli_fname;
-    return path.substr(0, path.find_last_of('/') + 1) + "libflashomp_" + name + ".so." FLASHOMP_SOVERSION;
+    return path.substr(0, path.find_last_of('/') + 1) + file;
 }
 
 /// Null where there is none. It stays open.
 RunPass open(const std::string& name)
 {
-    void* library = dlopen(path_of(name).c_str(), RTLD_NOW | RTLD_LOCAL);
+    const std::string path = path_beside("libflashomp_" + name + ".so." FLASHOMP_SOVERSION);
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
 }
 
@@ -53,6 +54,13 @@ Ran run_in(Library library, const Call& call, Call* there)
     const RunPass run = passes_of(library);
     return run != nullptr ? run(call, there) : Ran{};
 }
+
+/// What libgomp drives NVIDIA's GPUs with lies beside this library in a Python wheel, where libgomp does not look.
+/// libgomp finds the file by its name where it is open already, and looks once: for whoever is the first to ask for
+/// devices. So the file is opened when this library is loaded.
+[[maybe_unused]] void* const plugin =
+    FLASHOMP_HAS_TENSOR != 0 ? dlopen(path_beside("libgomp-plugin-nvptx.so.1").c_str(), RTLD_NOW | RTLD_LOCAL)
+                             : nullptr;
 
 } // namespace
 

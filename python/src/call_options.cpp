@@ -200,9 +200,31 @@ const Keyword& keyword_of(nb::handle key)
     throw nb::type_error(("there is no option " + described(key) + "; the options are " + allowed + ".").c_str());
 }
 
-bool has_cuda_backend()
+/// cuda where it is built and not left out by name, else openmp where OpenMP works in the context that has the memory.
+Backend backend_for_cuda_memory(const TensorArgument& tensor, Backend named)
 {
-    return std::string_view(build_info().backends).find("cuda") != std::string_view::npos;
+    const std::string what = std::string(tensor.name()) + " is in CUDA memory, ";
+    if (named == Backend::reference) {
+        throw Error(what + "which the backend reference cannot read; allowed are backend 'auto', 'cuda' and 'openmp'.");
+    }
+    const bool has_cuda = std::string_view(build_info().backends).find("cuda") != std::string_view::npos;
+    if (named == Backend::cuda || (named == Backend::automatic && has_cuda)) {
+        return Backend::cuda;
+    }
+    const std::vector<DeviceInfo> found = devices(Backend::openmp);
+    const auto index = static_cast<std::size_t>(tensor.device().device_id);
+    if (index >= found.size()) {
+        throw Error(what +
+                    "but OpenMP finds no such GPU for this build of flashomp. Allowed are a build with GPU code, "
+                    "imported before PyTorch, whose OpenMP run time knows no GPUs, and the CUDA backend "
+                    "(FLASHOMP_BACKEND=cuda).");
+    }
+    if (!found[index].shares_cuda_memory) {
+        throw Error(what +
+                    "but OpenMP works on the GPU in a CUDA context of its own, since the process used OpenMP there "
+                    "before flashomp; allowed is backend 'cuda'.");
+    }
+    return Backend::openmp;
 }
 
 bool is_read_on_the_host(const TensorArgument& tensor)
@@ -276,18 +298,7 @@ void place(CallOptions& call, std::span<const TensorArgument* const> tensors)
         return;
     }
     Options& options = call.options;
-    if (options.backend == Backend::openmp || options.backend == Backend::reference) {
-        throw Error(std::string(first.name()) +
-                    " is in CUDA memory, which the backend that was named does not share; " +
-                    "allowed are backend 'auto' and 'cuda'.");
-    }
-    if (!has_cuda_backend()) {
-        throw Error(
-            std::string(first.name()) +
-            " is in CUDA memory, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
-            "be on the CPU.");
-    }
-    options.backend = Backend::cuda;
+    options.backend = backend_for_cuda_memory(first, options.backend);
     const int index = first.device().device_id;
     if (options.device.kind == Device::Kind::automatic) {
         options.device = {Device::Kind::gpu, index};

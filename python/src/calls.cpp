@@ -130,6 +130,7 @@ nb::list devices_of(nb::handle backend)
         entry["driver"] = device.driver;
         entry["l2_bytes"] = device.l2_bytes;
         entry["shared_bytes"] = device.shared_bytes;
+        entry["shares_cuda_memory"] = device.shares_cuda_memory;
         list.append(entry);
     }
     return list;

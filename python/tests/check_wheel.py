@@ -33,5 +33,9 @@ def test_libraries_are_found_inside():
             assert "not found" not in line, f"{binary.name}: {line}"
 
 
+def test_the_plugin_for_gpus_is_inside():
+    assert (FOLDER / "libgomp-plugin-nvptx.so.1").exists() == (flashomp.info()["build"]["offload"] != "none")
+
+
 def test_no_links():
     assert not [path for path in FOLDER.rglob("*") if path.is_symlink()]

@@ -22,7 +22,7 @@ namespace {
 static_assert(FLASHOMP_ABI_VERSION == FLASHOMP_SOVERSION, "programs are linked to the ABI by the SONAME's number");
 
 // Sizes do not change any more once a version with them is released: a grown struct adds one.
-constexpr std::array<std::size_t, 1> sizes_of_device_info{192};
+constexpr std::array<std::size_t, 1> sizes_of_device_info{200};
 static_assert(sizes_of_device_info.back() == sizeof(flashomp_device_info));
 constexpr Versions<flashomp_device_info> device_info_versions{"flashomp_device_info", sizes_of_device_info};
 
@@ -36,6 +36,7 @@ flashomp_device_info described(const DeviceInfo& device)
     info.multiprocessors = device.multiprocessors;
     info.l2_bytes = device.l2_bytes;
     info.shared_bytes = device.shared_bytes;
+    info.shares_cuda_memory = device.shares_cuda_memory ? 1 : 0;
     return info;
 }
 

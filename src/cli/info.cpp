@@ -126,6 +126,7 @@ void print_as_json(const std::vector<BackendDevices>& found)
                                        {"multiprocessors", device.multiprocessors},
                                        {"l2_bytes", device.l2_bytes},
                                        {"shared_bytes", device.shared_bytes},
+                                       {"shares_cuda_memory", device.shares_cuda_memory},
                                        {"driver", device.driver}});
         }
     }

@@ -24,7 +24,8 @@ struct DeviceFacts {
     std::int64_t shared_bytes = 0; ///< shared memory of a multiprocessor
     std::int64_t l2_bytes = 0;
     MatrixUnits matrix_units = MatrixUnits::none;
-    std::string driver = {}; ///< version of its API, for example "13.0"
+    std::string driver = {};        ///< version of its API, for example "13.0"
+    bool shares_cuda_memory = true; ///< false: OpenMP works in another CUDA context than the primary one
 
     /// "9.0"; empty where it is unknown.
     [[nodiscard]] std::string capability() const;

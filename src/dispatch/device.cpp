@@ -1,10 +1,11 @@
 // What is known about devices and the host. OpenMP 5 tells how many devices there are, not what they are; the
-// CUDA driver, opened only if it is there, adds the names. The CUDA backend asks its own run time.
+// CUDA driver, where it is there, does. The CUDA backend asks its own run time.
 #include "flashomp/device.hpp"
 
 #include "device_policy.hpp"
 #include "host_isa.hpp"
-#include "launch/device_count.hpp"
+#include "launch/cuda_driver.hpp"
+#include "launch/devices.hpp"
 #include "plan.hpp"
 
 #include "cuda/runtime.hpp"
@@ -13,7 +14,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fstream>
 #include <string>
@@ -23,22 +23,14 @@ namespace flashomp {
 
 namespace {
 
-template <class Function>
-Function symbol(void* library, const char* name)
-{
-    return reinterpret_cast<Function>(dlsym(library, name));
-}
-
 /// CUDA gives every lane 1 KB of stack, and libgomp asks for no more. Not all kernels stay within it (tools/ptx_report
 /// knows these limits), least of all on devices other than Hopper, whose registers are used otherwise.
-void deepen_stack(void* driver, int device, int capability_major)
+void deepen_stack(const offload::CudaDriver& driver, int device, int capability_major)
 {
     constexpr int stack_size = 0; // CU_LIMIT_STACK_SIZE
     const std::size_t bytes = capability_major == 9 ? 1280 : 2048;
-    const auto set_limit = symbol<int (*)(int, std::size_t)>(driver, "cuCtxSetLimit");
-    // A region on the device leaves libgomp's context current in this thread.
-    if (set_limit != nullptr && offload::device_answers(device)) {
-        set_limit(stack_size, bytes);
+    if (offload::device_answers(device)) { // and leaves its context current in this thread
+        driver.CtxSetLimit(stack_size, bytes);
     }
 }
 
@@ -47,24 +39,18 @@ DeviceFacts described(int index)
 {
     DeviceFacts facts;
     facts.name = fmt::format("OpenMP device {}", index);
-    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    facts.shares_cuda_memory = offload::shares_cuda_memory(index);
+    const offload::CudaDriver* const driver = offload::cuda_driver();
     if (driver == nullptr) {
         return facts;
     }
-    const auto init = symbol<int (*)(unsigned)>(driver, "cuInit");
-    const auto name = symbol<int (*)(char*, int, int)>(driver, "cuDeviceGetName");
-    const auto attribute = symbol<int (*)(int*, int, int)>(driver, "cuDeviceGetAttribute");
-    const auto version = symbol<int (*)(int*)>(driver, "cuDriverGetVersion");
-    if (init == nullptr || name == nullptr || attribute == nullptr || version == nullptr || init(0) != 0) {
-        return facts; // the library stays open: libgomp uses it too
-    }
     std::array<char, 128> text{};
-    if (name(text.data(), static_cast<int>(text.size()), index) == 0) {
+    if (driver->DeviceGetName(text.data(), static_cast<int>(text.size()), index) == 0) {
         facts.name = text.data();
     }
     const auto ask = [&](int number, int otherwise) {
         int value = 0;
-        return attribute(&value, number, index) == 0 ? value : otherwise;
+        return driver->DeviceGetAttribute(&value, number, index) == 0 ? value : otherwise;
     };
     // Numbers of cuda.h's CUdevice_attribute.
     constexpr int multiprocessor_count = 16, l2_cache_size = 38, capability_major = 75, capability_minor = 76,
@@ -77,10 +63,10 @@ DeviceFacts described(int index)
     facts.minor = ask(capability_minor, 0);
     facts.matrix_units = matrix_units_of(facts.major, facts.minor);
     if (facts.major > 0) {
-        deepen_stack(driver, index, facts.major);
+        deepen_stack(*driver, index, facts.major);
     }
     int number = 0;
-    if (version(&number) == 0) {
+    if (driver->DriverGetVersion(&number) == 0) {
         facts.driver = fmt::format("{}.{}", number / 1000, number % 1000 / 10);
     }
     return facts;
@@ -129,7 +115,7 @@ std::vector<DeviceInfo> devices(Backend backend)
     }
     for (const DeviceFacts& facts : device_facts(backend)) {
         list.push_back({static_cast<int>(list.size()), facts.name, facts.capability(), facts.multiprocessors,
-                        facts.driver, facts.l2_bytes, facts.shared_bytes});
+                        facts.driver, facts.l2_bytes, facts.shared_bytes, facts.shares_cuda_memory});
     }
     return list;
 }

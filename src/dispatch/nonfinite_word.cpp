@@ -1,13 +1,13 @@
 #include "nonfinite_word.hpp"
 
-#include "launch/device_count.hpp"
+#include "launch/cuda_driver.hpp"
+#include "launch/devices.hpp"
 
 #include "cuda/runtime.hpp"
 
 #include "flashomp/error.hpp"
 
 #include <cstddef>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <mutex>
 #include <unistd.h>
@@ -23,15 +23,11 @@ constexpr std::size_t page_words = 64 * line_words;
 /// Host memory that kernels on every device of the process can write; null where the driver has none.
 unsigned* allocate_page(const Space& space)
 {
-    void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); // stays open: both backends use it
-    if (driver == nullptr) {
-        return nullptr;
-    }
-    const auto allocate = reinterpret_cast<int (*)(void**, std::size_t, unsigned)>(dlsym(driver, "cuMemHostAlloc"));
+    const offload::CudaDriver* const driver = offload::cuda_driver();
     const auto in_current_context = [&]() -> unsigned* {
         constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
         void* page = nullptr;
-        return allocate != nullptr && allocate(&page, page_words * sizeof(unsigned), portable | mapped) == 0
+        return driver != nullptr && driver->MemHostAlloc(&page, page_words * sizeof(unsigned), portable | mapped) == 0
                    ? static_cast<unsigned*>(page)
                    : nullptr;
     };
@@ -39,7 +35,6 @@ unsigned* allocate_page(const Space& space)
         const cuda::CurrentDevice current(space.device);
         return in_current_context();
     }
-    // A region on the device leaves libgomp's context current in this thread.
     return offload::device_answers(space.device) ? in_current_context() : nullptr;
 }
 

@@ -5,6 +5,8 @@
 #include "host_threads.hpp"
 #include "store.hpp"
 
+#include "launch/devices.hpp"
+
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -94,6 +96,23 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
     }
 }
 
+void wait_before(const Space& space)
+{
+    if (space.kind != Space::Kind::openmp || space.stream == nullptr) {
+        return;
+    }
+    switch (offload::wait_for_stream(space.device, space.stream)) {
+    case offload::StreamState::done:
+        return;
+    case offload::StreamState::captured:
+        throw Error(
+            "stream is being captured into a CUDA graph, which has no place for OpenMP's target regions; allowed "
+            "is a stream that is not captured, or backend cuda.");
+    case offload::StreamState::failed:
+        throw RunFailure(fmt::format("waiting for the stream on {} failed.", space.name()));
+    }
+}
+
 void expect_own_devices(Backend backend)
 {
     if (are_devices_of_parent(backend)) {
@@ -109,7 +128,8 @@ Space space_of(const Hardware& hardware, const Options& options)
         return {};
     }
     const auto kind = hardware.backend == Backend::cuda ? Space::Kind::cuda : Space::Kind::openmp;
-    return {kind, hardware.device, options.stream.value_or(nullptr), options.stream.has_value()};
+    const bool is_asynchronous = kind == Space::Kind::cuda && options.stream.has_value();
+    return {kind, hardware.device, options.stream.value_or(nullptr), is_asynchronous};
 }
 
 tuning::Key tuning_key(const Hardware& hardware)
@@ -142,16 +162,16 @@ Place choose_place(const Options& options)
     place.hardware.threads = planned_threads(options.threads);
     place.hardware.core_cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const auto on_host = [&](std::string_view reason) {
+        if (options.stream) {
+            throw Error(fmt::format(
+                "stream was given, but the call runs on the host ({}); allowed is a stream with a GPU.", reason));
+        }
         place.hardware.tuned = tuning::tables_for(cpu_model(), place.hardware.isa->name);
         place.name = host_name(place.hardware.threads);
         place.note = on_host_because(reason);
         return place;
     };
     const Device& wanted = options.device;
-    if (options.stream && place.hardware.backend != Backend::cuda) {
-        throw Error(
-            "stream was given, but the call runs on the openmp backend; allowed is a stream with backend cuda.");
-    }
     // The host machine was named, and it runs nowhere else: the choice of device is made with it.
     const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
@@ -178,6 +198,11 @@ Place choose_place(const Options& options)
         return on_host(why_no_device());
     }
     const int device = wanted.kind == Device::Kind::gpu ? wanted.index : 0;
+    if (options.stream && !found[static_cast<std::size_t>(device)].shares_cuda_memory) {
+        throw Error(
+            "stream was given, but OpenMP works on the GPU in a CUDA context of its own, since the process used "
+            "OpenMP there before flashomp; allowed is a call without a stream, or backend cuda.");
+    }
     set_gpu(place.hardware, device, found[static_cast<std::size_t>(device)]);
     place.hardware.tuned = tuning::tables_for(place.hardware.gpu.name, place.hardware.gpu.driver);
     place.name = fmt::format("{} (device {})", place.hardware.gpu.name, device);

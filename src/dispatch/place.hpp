@@ -38,6 +38,11 @@ void check_memory(const ConstTensorView& view, const char* name, const Place& pl
 /// The memory of the place; with Options::stream, in the order of that stream.
 [[nodiscard]] Space space_of(const Hardware& hardware, const Options& options);
 
+/// Before a call on the openmp backend: waits for the stream of the space, so that the call follows what was sent
+/// there. Throws Error where the stream is being captured, RunFailure where the wait fails. On the cuda backend the
+/// stream itself keeps the order.
+void wait_before(const Space& space);
+
 /// Throws Error in a process that was forked from one that has used the backend's GPUs.
 void expect_own_devices(Backend backend);
 

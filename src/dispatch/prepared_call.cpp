@@ -139,10 +139,11 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     if (!space_.is_host()) {
         expect_own_devices(place_.hardware.backend);
     }
+    Space space = space_;
+    space.stream = stream;
+    wait_before(space);
     problem_.take_addresses(addresses);
     Way& way = way_of_large_lse_ && has_large_lse(problem_) ? *way_of_large_lse_ : way_;
-    Space space = space_;
-    space.stream = space.is_asynchronous ? stream : nullptr;
     const Layout layout = layout_of(way);
     const auto memory = [workspace](std::int64_t at) { return static_cast<std::byte*>(workspace) + at; };
     const auto floats = [&memory](std::int64_t at, std::int64_t bytes) {

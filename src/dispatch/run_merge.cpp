@@ -30,10 +30,11 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     StagingBytes bytes;
     for (const auto& [name, view] : std::initializer_list<std::pair<const char*, ConstTensorView>>{
              {"a.o", a.o}, {"a.lse", a.lse}, {"b.o", b.o}, {"b.lse", b.lse}, {"o", o}, {"lse", lse}}) {
-        check_memory(view, name, place, options.stream.has_value());
+        check_memory(view, name, place, space.is_asynchronous);
         bytes.add(view, space);
     }
     const auto start = Clock::now();
+    wait_before(space);
     const Workspace copies(bytes.memory, space);
     const Workspace gathered(bytes.gathered, Space{});
     Staging staging(space, copies.data(), gathered.data());

@@ -6,12 +6,13 @@
 
 namespace flashomp {
 
-/// Whose memory. libgomp has a CUDA context of its own, so the device memory of the two backends is not shared.
+/// Whose memory. Blocks of the two backends are kept apart, since libgomp may work in a CUDA context of its own
+/// (DeviceFacts::shares_cuda_memory).
 struct Space {
     enum class Kind : std::uint8_t { host, openmp, cuda };
     Kind kind = Kind::host;
     int device = -1;
-    void* stream = nullptr;       ///< CUDA: the stream of the call, null for the default one
+    void* stream = nullptr;       ///< the CUDA stream of the call, null for the default one
     bool is_asynchronous = false; ///< CUDA: nobody waits for the stream before the call returns
 
     [[nodiscard]] bool is_host() const { return kind == Kind::host; }

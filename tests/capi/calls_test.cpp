@@ -228,6 +228,7 @@ TEST(CApi, TellsOfTheLibraryWhatCppTells)
         EXPECT_EQ(info.multiprocessors, device.multiprocessors);
         EXPECT_EQ(info.l2_bytes, device.l2_bytes);
         EXPECT_EQ(info.shared_bytes, device.shared_bytes);
+        EXPECT_EQ(info.shares_cuda_memory != 0, device.shares_cuda_memory);
     }
     EXPECT_EQ(flashomp_get_device(FLASHOMP_BACKEND_OPENMP, static_cast<int>(found.size()), &info),
               FLASHOMP_BAD_ARGUMENT);

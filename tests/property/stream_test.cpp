@@ -8,6 +8,8 @@
 #include "space.hpp"
 #include "workspace.hpp"
 
+#include "flashomp/device.hpp"
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -177,6 +179,59 @@ TEST_F(Stream, HostTensorsAreRefused)
     } catch (const Error& error) {
         EXPECT_EQ(std::string(error.what()),
                   "q is in host memory, but a stream was given; allowed with one is device memory.");
+    }
+}
+
+/// OpenMP works in the context that CUDA's run time works in, so that the backends take each other's memory and
+/// streams.
+class StreamOfOpenmp : public CudaTest {
+protected:
+    void SetUp() override
+    {
+        CudaTest::SetUp();
+        if (!IsSkipped()) {
+            use({"device", Machine::automatic, true, ""});
+        }
+    }
+};
+
+TEST_F(StreamOfOpenmp, TakesCudasMemory)
+{
+    for (const DeviceInfo& device : devices(Backend::openmp)) {
+        EXPECT_TRUE(device.shares_cuda_memory) << device.name;
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        AttentionCase own({2, 4, 2, 100, 130, 64, 64}, dtype, 420);
+        AttentionCase cudas({2, 4, 2, 100, 130, 64, 64}, dtype, 420);
+        static_cast<void>(own.run(on_target({})));
+        const Space space{Space::Kind::cuda, 0};
+        OnDevice device(space);
+        cudas.poison_outputs();
+        const DeviceCalls calls(device, cudas);
+        wait_for(space);
+        for (const std::uintptr_t stream : {0U, 1U, 2U}) { // CUDA's default streams: as set, legacy, of the thread
+            Options options = on_target({});
+            options.stream = reinterpret_cast<void*>(stream); // NOLINT(performance-no-int-to-ptr)
+            expect_ran_on_target(forward(calls.forward, options), dtype);
+            expect_ran_on_target(backward(calls.backward, options), dtype);
+        }
+        device.download();
+        expect_same_bits(own.take_results(), cudas.take_results());
+    }
+}
+
+TEST_F(StreamOfOpenmp, BackendsTakeTurns)
+{
+    AttentionCase attention({2, 4, 2, 100, 130, 64, 64}, DType::bfloat16, 421);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+        for (const Backend backend : {Backend::openmp, Backend::cuda}) {
+            Options options = attention.options;
+            options.backend = backend;
+            options.device.kind = Device::Kind::gpu;
+            const auto [there, back] = attention.run(options);
+            EXPECT_TRUE(there.on_device && back.on_device);
+            expect_passed(attention.compare(attention.expected()));
+        }
     }
 }
 

@@ -52,7 +52,7 @@ std::vector<BadCall> bad_calls()
              o.backend = Backend::cuda;
              o.device.kind = Device::Kind::host;
          }},
-        {"StreamOnHost", "stream was given, but the call runs on the openmp backend",
+        {"StreamOnHost", "stream was given, but the call runs on the host (asked for); allowed is a stream with a GPU",
          [](auto&, auto&, Options& o) {
              o.stream = nullptr;
              o.device.kind = Device::Kind::host;

@@ -45,9 +45,10 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
 
 
 def _expect_backend(cuda: bool) -> None:
-    if cuda and "cuda" not in _core.build_info["backends"]:
-        raise _core.Error("cuda was True, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
-                          "be False.")
+    if (cuda and "cuda" not in _core.build_info["backends"]
+            and not any(device["shares_cuda_memory"] for device in _core.devices("openmp"))):
+        raise _core.Error("cuda was True, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda), and OpenMP "
+                          "has no GPU whose memory it shares with PyTorch; it must be False.")
 
 
 def _change(cuda: bool, by: int) -> None:
@@ -64,8 +65,8 @@ def _change(cuda: bool, by: int) -> None:
 def enable(*, cuda: bool = False) -> None:
     """Serves torch.nn.functional.scaled_dot_product_attention by flashomp, in all threads of the process, until disable().
 
-    Calls that flashomp cannot do go to PyTorch's function, and counts() says why. cuda: tensors on CUDA devices, too, in
-    a build with the CUDA backend; in others an Error.
+    Calls that flashomp cannot do go to PyTorch's function, and counts() says why. cuda: tensors on CUDA devices, too, by
+    the CUDA backend where it is built, else by OpenMP on the GPU; an Error where neither can be had.
     The function is replaced in torch.nn.functional, so that modules of torch.nn and code that looks the function up there
     when it calls are served; a name that was imported from there before keeps PyTorch's function.
     """

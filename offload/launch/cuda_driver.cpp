@@ -1,0 +1,47 @@
+#include "launch/cuda_driver.hpp"
+
+#include <dlfcn.h>
+#include <optional>
+
+namespace flashomp::offload {
+
+namespace {
+
+std::optional<CudaDriver> open_driver()
+{
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        return {};
+    }
+    bool has_all = true;
+    const auto find = [&]<class Function>(Function& function, const char* name) {
+        function = reinterpret_cast<Function>(dlsym(library, name));
+        has_all = has_all && function != nullptr;
+    };
+    CudaDriver driver;
+    int (*init)(unsigned) = nullptr;
+    find(init, "cuInit");
+    find(driver.DriverGetVersion, "cuDriverGetVersion");
+    find(driver.DeviceGet, "cuDeviceGet");
+    find(driver.DeviceGetName, "cuDeviceGetName");
+    find(driver.DeviceGetAttribute, "cuDeviceGetAttribute");
+    find(driver.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+    find(driver.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
+    find(driver.CtxGetCurrent, "cuCtxGetCurrent");
+    find(driver.CtxSetCurrent, "cuCtxSetCurrent");
+    find(driver.CtxSetLimit, "cuCtxSetLimit");
+    find(driver.MemHostAlloc, "cuMemHostAlloc");
+    find(driver.StreamIsCapturing, "cuStreamIsCapturing");
+    find(driver.StreamSynchronize, "cuStreamSynchronize");
+    return has_all && init(0) == 0 ? std::optional(driver) : std::nullopt;
+}
+
+} // namespace
+
+const CudaDriver* cuda_driver()
+{
+    static const std::optional<CudaDriver> driver = open_driver();
+    return driver ? &*driver : nullptr;
+}
+
+} // namespace flashomp::offload
