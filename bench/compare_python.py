@@ -24,8 +24,8 @@ timed on these and on [batch, heads, rows, depth], with the kernel that it choos
 256 MiB, with standard attention; the fastest counts, and the row names it. Standard attention is left out once its call takes twice
 as long as that of the fastest.
 
-The file has Google Benchmark's form and is written anew after each shape; --resume adds what is missing, from the same build, machine
-and PyTorch only; --seconds ends in time.
+The file has Google Benchmark's form and is written anew after each shape; --resume adds what is missing, from the same build,
+machine and PyTorch only; --seconds ends in time.
 """
 
 import argparse

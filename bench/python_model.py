@@ -153,10 +153,10 @@ def rows_of_model(dtype, arguments, sizes=None, batch=BATCH, length=LENGTH, prom
     """Rows of both directions; what is wrong is not timed. generate() comes first, as training changes the weights."""
     sizes = SIZES if sizes is None else sizes
     llama, rows = Llama(dtype, sizes, batch, length, prompt, new_tokens), []
-    heads = f"h{sizes['num_attention_heads']}kv{sizes['num_key_value_heads']}"
+    heads, depth = f"h{sizes['num_attention_heads']}kv{sizes['num_key_value_heads']}", f"d{sizes['head_dim']}_causal"
     for direction, check, call_of, shape in (
-            ("generate", llama.check_generate, llama.generation, f"b1_{heads}_n1x{prompt + new_tokens}_d{sizes['head_dim']}_causal"),
-            ("training step", llama.check_training, llama.training_step, f"b{batch}_{heads}_n{length}_d{sizes['head_dim']}_causal")):
+            ("generate", llama.check_generate, llama.generation, f"b1_{heads}_n1x{prompt + new_tokens}_{depth}"),
+            ("training step", llama.check_training, llama.training_step, f"b{batch}_{heads}_n{length}_{depth}")):
         checked = check()
         kept = {name: (call_of(name), llama.context(name)) for name, row in checked.items() if "is_wrong" not in row}
         flashomp.torch.counts(reset=True)

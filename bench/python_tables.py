@@ -74,8 +74,9 @@ def calls(files):
         lines.append([" ".join(filter(None, (direction, dtype, shape, mask))), cell(ours), cell(served), cell(theirs),
                       kernel_text(theirs), ratio_cell(ours, theirs), ratio_cell(served, theirs), error_text(ours),
                       error_text(theirs), " / ".join(percent(row["spread"]) for row in (ours, served, theirs) if row["timed"])])
-    return host_tables.markdown(["pass, dtype, shape, mask", "flashomp.torch.sdpa", "enabled()", "PyTorch", "by", "sdpa against it",
-                                 "enabled() against it", "error of sdpa (bound)", "error of PyTorch (bound)", "spread of each"], lines)
+    heading = ["pass, dtype, shape, mask", "flashomp.torch.sdpa", "enabled()", "PyTorch", "by", "sdpa against it",
+               "enabled() against it", "error of sdpa (bound)", "error of PyTorch (bound)", "spread of each"]
+    return host_tables.markdown(heading, lines)
 
 
 def overhead(files):
@@ -112,18 +113,19 @@ def model(files):
 TABLES = (
     (FILE, "Attention as a Python user calls it, on a CPU", calls,
      "PyTorch's F.scaled_dot_product_attention, flashomp.torch.sdpa, and PyTorch's function in flashomp.torch.enabled(), in one "
-     "process, in turn in each repetition. *Against* is PyTorch's time over flashomp's: below 1 flashomp is slower. forward+backward is "
-     "the call and torch.autograd.grad of its result. With kv the call has enable_gqa, with causal is_causal; padding is a boolean mask "
-     "of keys, additive a float mask of rows and keys. PyTorch's time is the best of the kernel that it chooses and standard attention, "
-     "each on [batch, heads, rows, depth] (bhnd) and on flashomp's [batch, rows, heads, depth] (bnhd). All of o, dQ, dK and dV of "
-     "everybody was compared with float64, before the timing and after it; the error is that of the result nearest to its bound."),
+     "process, in turn in each repetition. *Against* is PyTorch's time over flashomp's: below 1 flashomp is slower. "
+     "forward+backward is the call and torch.autograd.grad of its result. With kv the call has enable_gqa, with causal is_causal; "
+     "padding is a boolean mask of keys, additive a float mask of rows and keys. PyTorch's time is the best of the kernel that it "
+     "chooses and standard attention, each on [batch, heads, rows, depth] (bhnd) and on flashomp's [batch, rows, heads, depth] "
+     "(bnhd). All of o, dQ, dK and dV of everybody was compared with float64, before the timing and after it; the error is that of "
+     "the result nearest to its bound."),
     (FILE, "What a call from Python takes at N = 1", overhead,
      "One head of 64, one row, one key: hardly any work, so that the time is the overhead; in brackets the spread. In the graph "
      "that is kept q, k and v require gradients. The library's own time is what a report says, the median of 2000 calls."),
     (FILE, "A small Llama with each attention", model,
-     "A training step is forward, loss, backward and AdamW; generate() is greedy, with a prompt. In bfloat16 both run under autocast. "
-     "Loss, logits and all gradients were compared with float64 first: they may be 2 times as far from it as with eager attention of "
-     "Transformers in the same type, gradients 3 times, and half a unit in the last place."),
+     "A training step is forward, loss, backward and AdamW; generate() is greedy, with a prompt. In bfloat16 both run under "
+     "autocast. Loss, logits and all gradients were compared with float64 first: they may be 2 times as far from it as with eager "
+     "attention of Transformers in the same type, gradients 3 times, and half a unit in the last place."),
 )
 
 
@@ -145,15 +147,17 @@ def sentences(rows):
         for dtype in ("float32", "bfloat16"):
             ratios = ratios_of(rows, SERVED, direction, dtype)
             if ratios:
-                lines.append(f"- PyTorch's function served by flashomp, {words}, {dtype}: {ratio_text(statistics.median(ratios))} as "
-                             f"fast as by PyTorch, the median of {len(ratios)} shapes and masks (from {ratio_text(min(ratios))} to "
-                             f"{ratio_text(max(ratios))}), and faster in {sum(ratio > 1 for ratio in ratios)}.")
+                least, middle, most = map(ratio_text, (min(ratios), statistics.median(ratios), max(ratios)))
+                lines.append(f"- PyTorch's function served by flashomp, {words}, {dtype}: {middle} as fast as by PyTorch, the "
+                             f"median of {len(ratios)} shapes and masks (from {least} to {most}), and faster in "
+                             f"{sum(ratio > 1 for ratio in ratios)}.")
     for (direction, dtype, _, _), here in of_kind(rows, "overhead").items():
         if dtype == "float32" and all(here[name]["timed"] for name in (OURS, SERVED, THEIRS)):
             ours, served, theirs = (microseconds(here[name]["real_time"]) for name in (OURS, SERVED, THEIRS))
-            own = [f"; the library itself takes {microseconds(row['library_time'])}" for row in here.values() if "library_time" in row]
-            lines.append(f"- A call at N = 1, {direction}, float32: sdpa {ours}, PyTorch's function served by flashomp {served}, by "
-                         f"PyTorch {theirs}{''.join(own[:1])}.")
+            own = [f"; the library itself takes {microseconds(row['library_time'])}" for row in here.values()
+                   if "library_time" in row]
+            lines.append(f"- A call at N = 1, {direction}, float32: sdpa {ours}, PyTorch's function served by flashomp {served}, "
+                         f"by PyTorch {theirs}{''.join(own[:1])}.")
     for (direction, dtype, _, _), here in of_kind(rows, "model").items():
         name = "flashomp-transformers"
         if name in here and against(here[name], here[THEIRS]):

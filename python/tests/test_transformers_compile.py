@@ -51,14 +51,14 @@ def compare(eager, ours, compiled, given):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients(name, backend):
-    """Without padding, and padded left and right: one graph serves all masks of a kind, and a second one all lengths."""
+    """Without padding, and padded left and right: one graph serves all of these masks, and a second one all lengths."""
     eager, ours = pair(name)
     compiled = torch.compile(ours, backend=backend, fullgraph=True)
     for side in ("none", "left", "right"):
         compare(eager, ours, compiled, inputs(name, side))
     assert counters["stats"]["unique_graphs"] == 1
-    compare(eager, ours, compiled, {"input_ids": inputs(name, "none")["input_ids"]})
-    if backend == "aot_eager":
+    if backend == "aot_eager":  # inductor takes half a minute for a graph
+        compare(eager, ours, compiled, {"input_ids": inputs(name, "none")["input_ids"]})
         for rows in (17, 13, 9):
             compare(eager, ours, compiled, {key: x[:, -rows:] for key, x in inputs(name, "left").items()})
         assert counters["stats"]["unique_graphs"] <= 3

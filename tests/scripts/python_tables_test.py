@@ -60,8 +60,8 @@ class Tables(unittest.TestCase):
 
     def test_a_line_for_each_call_has_times_ratios_and_errors(self):
         calls, overhead, model = self.write(some_rows())
-        self.assertEqual(calls[2], "| forward float32 b1_h8_n512_d64 | 2.00 ms | 1.50 ms | 3.00 ms | its choice, bhnd | 1.50x | 2.00x "
-                         "| 1.0e-07 (2.0e-06) | 1.0e-07 (2.0e-06) | 2.0 % / 2.0 % / 2.0 % |")
+        self.assertEqual(calls[2], "| forward float32 b1_h8_n512_d64 | 2.00 ms | 1.50 ms | 3.00 ms | its choice, bhnd | 1.50x "
+                         "| 2.00x | 1.0e-07 (2.0e-06) | 1.0e-07 (2.0e-06) | 2.0 % / 2.0 % / 2.0 % |")
         self.assertTrue(calls[3].startswith("| forward float32 b1_h8_n512_d64 padding | 2.00 ms | 1.50 ms | 1.00 ms |"))
         self.assertEqual(overhead[-1], "| forward float32 | 10.0 µs (2.0 %) | 12.0 µs (2.0 %) | 8.0 µs (2.0 %) | 4.0 µs |")
         self.assertIn('| attn_implementation="flashomp" | 400 ms | 100.0 tokens/s | 1.10x |', model[2])
@@ -70,8 +70,8 @@ class Tables(unittest.TestCase):
         rows = some_rows()
         rows[0] = row("call", "flashomp-sdpa", None, why="wrong: o, largest difference 1 is over its bound, 0.1")
         calls, *_ = self.write(rows)
-        self.assertTrue(calls[2].startswith("| forward float32 b1_h8_n512_d64 | wrong: o, largest difference 1 is over its bound, 0.1 "
-                                            "| 1.50 ms | 3.00 ms | its choice, bhnd |  | 2.00x |"), calls[2])
+        self.assertTrue(calls[2].startswith("| forward float32 b1_h8_n512_d64 | wrong: o, largest difference 1 is over its bound, "
+                                            "0.1 | 1.50 ms | 3.00 ms | its choice, bhnd |  | 2.00x |"), calls[2])
         self.assertEqual(python_tables.ratios_of([one | {"timed": "real_time" in one, "dtype": "float32", "direction": "forward",
                                                          "shape": "x"} for one in rows if one["kind"] == "call"],
                                                  "flashomp-sdpa", "forward", "float32"), [0.5])
@@ -79,8 +79,8 @@ class Tables(unittest.TestCase):
     def test_the_page_has_the_numbers_only_while_they_are_as_new_as_the_code(self):
         self.write(some_rows())
         text = self.part(False)
-        self.assertIn("float32: 1.33x as fast as by PyTorch, the median of 2 shapes and masks (from 0.67x to 2.00x), and faster in 1.",
-                      text)
+        self.assertIn("float32: 1.33x as fast as by PyTorch, the median of 2 shapes and masks (from 0.67x to 2.00x), and faster "
+                      "in 1.", text)
         self.assertIn("sdpa 10.0 µs, PyTorch's function served by flashomp 12.0 µs, by PyTorch 8.0 µs; the library itself "
                       "takes 4.0 µs.", text)
         self.assertIn("generate() of a small Llama, float32: 1.10x as fast", text)
