@@ -2,8 +2,7 @@
 the tested type beside it, and the limits that follow (docs/algorithm.md, "Precision"; src/reference/accuracy.cpp has each
 number's reason, and tests/scripts/compare_python_test.py compares the numbers).
 
-Of that rule's limits these are here: the largest difference and the root mean square, of the whole and of each block of 64
-rows. Left out are the mean, a common factor, and what scores of hundreds may lose more: inputs have LSE below 16.
+Left out of the rule is what scores of hundreds may lose more: inputs here have LSE below 16.
 
 Tensors are [batch, heads, rows, depth].
 """
@@ -71,34 +70,49 @@ def standard_attention(torch, q, k, v, dout, scale, bias, visible, dtype=None):
     return {name: torch.stack(parts) for name, parts in found.items()}
 
 
-Sums = collections.namedtuple("Sums", "largest naive_largest value_largest rms naive_rms value_rms count nonzero")
+# Of errors, those of standard attention, and exact values: the largest and the root mean squares, sums of products with the values.
+Sums = collections.namedtuple("Sums", "largest naive_largest value_largest rms naive_rms value_rms count nonzero mean factor "
+                              "naive_factor")
 
 
 def sums_of(error, naive, exact):
-    return Sums(error.abs().max().item(), naive.abs().max().item(), exact.abs().max().item(),
-                error.square().mean().sqrt().item(), naive.square().mean().sqrt().item(),
-                exact.square().mean().sqrt().item(), error.numel(), int(exact.count_nonzero()))
+    squares = exact.square().sum().item()
+    factors = [(x * exact).sum().item() / squares if squares else 0.0 for x in (error, naive)]
+    return Sums(*(x.abs().max().item() for x in (error, naive, exact)),
+                *(x.square().mean().sqrt().item() for x in (error, naive, exact)), error.numel(), int(exact.count_nonzero()),
+                error.mean().item(), *factors)
 
 
-def pair_of_limits(name, dtype, sums, few, in_block, of_few_rows=False):
-    """The limits of the largest difference and of the root mean square."""
+def slack_of_rms(dtype, slack, sums):
+    """Of a root mean square, and the more of it the fewer errors there are."""
+    unit, few = HALF_UNITS.get(dtype, 0.0), 0.25 + 8.0 / math.sqrt(max(1.0, sums.count))
+    return FLOAT32_SLACK / 4 + unit * sums.value_rms * few if unit else slack * few
+
+
+def limits_of(name, dtype, sums, few, in_block, of_few_rows=False):
+    """Limits of the largest difference and of the root mean square, and of the whole those of a common factor and the mean."""
     unit = HALF_UNITS.get(dtype, 0.0)
     has_d = name in ("dq", "dk")
     if unit:
         is_loose = name == "dq" and few
         factor = 3.0 if is_loose else 1.0 if name == "o" else 1.5
         of_rms = (3.0 if is_loose else 1.25) if in_block else (2.0 if is_loose else 1.05)
-        slack = FLOAT32_SLACK * (5.0 if has_d and few else 1.0) + unit * sums.value_largest
+        slack, common = FLOAT32_SLACK * (5.0 if has_d and few else 1.0) + unit * sums.value_largest, 1.25 * unit
     else:
-        factor, of_rms = OUTPUT_FACTOR if name == "o" else GRADIENT_FACTOR, 2.0
+        factor, of_rms, common = OUTPUT_FACTOR if name == "o" else GRADIENT_FACTOR, 2.0, FLOAT32_SLACK
         slack = FLOAT32_SLACK * min(max(sums.value_largest, 5.0 if has_d and few else 1.0), 8.0)
     looser = 1.5 if of_few_rows else 1.0
     factor, of_rms = factor * (1.5 if in_block else looser), of_rms * looser
-    few_errors = 0.25 + 8.0 / math.sqrt(max(1.0, sums.count))
-    rms_slack = FLOAT32_SLACK / 4 + unit * sums.value_rms * few_errors if unit else slack * few_errors
-    where = " of a block of rows" if in_block else ""
-    return (Limit("largest difference" + where, sums.largest, factor * sums.naive_largest + slack),
-            Limit("root mean square" + where, sums.rms, of_rms * sums.naive_rms + rms_slack))
+    where, rms_slack = " of a block of rows" if in_block else "", slack_of_rms(dtype, slack, sums)
+    limits = [Limit("largest difference" + where, sums.largest, factor * sums.naive_largest + slack),
+              Limit("root mean square" + where, sums.rms, of_rms * sums.naive_rms + rms_slack)]
+    if in_block or sums.value_rms == 0:
+        return limits
+    noise = (sums.naive_rms + rms_slack) / math.sqrt(sums.count)
+    return limits + [
+        Limit("common factor", abs(sums.factor),
+              common + min(1.5 * abs(sums.naive_factor), 2.0 * common) + 4.0 * noise / sums.value_rms),
+        Limit("mean", abs(sums.mean), 0.05 * sums.naive_rms + max(rms_slack, unit * sums.value_rms) + 8.0 * noise)]
 
 
 def judge(name, dtype, actual, exact, naive, few_keys):
@@ -114,7 +128,7 @@ def judge(name, dtype, actual, exact, naive, few_keys):
     error, naive = actual - exact, naive - exact
     batch, rows, _ = exact.shape
     few_rows, any_few = batch * rows < ROWS_OF_A_BLOCK, bool(few_keys.any())
-    limits = list(pair_of_limits(name, dtype, sums_of(error, naive, exact), any_few or few_rows, False, few_rows))
+    limits = limits_of(name, dtype, sums_of(error, naive, exact), any_few or few_rows, False, few_rows)
     if rows < 2 * ROWS_OF_A_BLOCK:
         return limits
     blocks = []
@@ -125,7 +139,7 @@ def judge(name, dtype, actual, exact, naive, few_keys):
             few = bool(few_keys[first:last].any()) if name == "dq" else any_few
             if name == "dq" and few and 4 * sums.nonzero < ROWS_OF_A_BLOCK * exact.size(2):
                 continue  # one row's rounding, which the whole's limits hold
-            blocks.append(pair_of_limits(name, dtype, sums, few, True))
+            blocks.append(limits_of(name, dtype, sums, few, True))
     return limits + [max(alike, key=share) for alike in zip(*blocks)]
 
 

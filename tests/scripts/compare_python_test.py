@@ -114,6 +114,16 @@ class Compare(unittest.TestCase):
         o[0, 0, 0, 0] = float("nan")
         self.assertTrue(case.judge([o])["is_wrong"])
 
+    def test_a_common_factor_and_a_mean_are_found_that_no_element_shows(self):
+        case = python_calls.Case("b1_h4_n512_d64", "", "bfloat16")
+        case.expect()
+        rounded = case.exact["o"].bfloat16()
+        self.assertNotIn("is_wrong", case.judge([rounded]))
+        limits = {limit.name: limit for limit in accuracy.judge("o", "bfloat16", (case.exact["o"] * 1.01).bfloat16(),
+                                                                case.exact["o"], case.naive["o"], case.few_keys)}
+        self.assertLess(accuracy.share(limits["largest difference"]), 1)
+        self.assertGreater(accuracy.share(limits["common factor"]), 1)
+
     def test_exact_attention_is_autograd_s(self):
         for shape, mask in (("b2_h4kv2_n40_d8", "padding"), ("b1_h2_n40_d8_causal", ""), ("b1_h2_n40_d8", "additive")):
             case = python_calls.Case(shape, mask, "float32")
