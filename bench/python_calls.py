@@ -21,6 +21,7 @@ MASKS = ("padding", "additive")  # besides the shape's own: none, or causal
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LARGEST_SCORES = 1 << 28  # bytes of a float32 matrix of scores, up to which standard attention takes part
 MUCH_SLOWER = 2.0  # a kernel of PyTorch whose call takes so many times as long as the fastest's is not timed again
+LONG = 0.05  # seconds; a shorter call is made once more before its time decides about MUCH_SLOWER
 OPERATOR = (None,) * 7 + (None, "none", -1, -1, 0.0, 0.0, "bhsd")  # the operator's options, all of them off
 
 # Somebody who calls: which implementation, by which kernel of PyTorch, on which layout of memory; a context that is entered
@@ -161,11 +162,11 @@ def rows_of_callers(case, callers, arguments):
     rows, first, kept, later = [], [], {}, {}
     for number, caller in enumerate(callers):
         try:
-            results, _, why = who_ran(caller)
+            results, seconds, why = who_ran(caller)
             row = error_of(why) if why else case.judge(results) | {
                 "compared": "all of o" + ("" if len(results) == 1 else ", dq, dk and dv")}
             if "error_message" not in row:
-                first.append((who_ran(caller)[1], number))
+                first.append((seconds if seconds > LONG else who_ran(caller)[1], number))
         except (RuntimeError, ValueError) as error:  # flashomp.Error is a ValueError
             row = error_of(str(error))
         rows.append(row)

@@ -8,6 +8,7 @@ import statistics
 import ages
 import host_tables
 import results
+import statements
 
 FILE = "host-python.json"
 OURS, SERVED, THEIRS = "flashomp-sdpa", "flashomp-enabled", "pytorch-sdpa"
@@ -76,7 +77,27 @@ def calls(files):
                       error_text(theirs), " / ".join(percent(row["spread"]) for row in (ours, served, theirs) if row["timed"])])
     heading = ["pass, dtype, shape, mask", "flashomp.torch.sdpa", "enabled()", "PyTorch", "by", "sdpa against it",
                "enabled() against it", "error of sdpa (bound)", "error of PyTorch (bound)", "spread of each"]
-    return host_tables.markdown(heading, lines)
+    of_calls = [row for row in rows if row["kind"] == "call"]
+    told = [ahead_text(rows), wrong_text(of_calls), statements.spread_text(of_calls, (OURS, SERVED, THEIRS))]
+    return host_tables.markdown(heading, lines) + ["", " ".join(filter(None, told))]
+
+
+def ahead_text(rows):
+    """In how many calls flashomp is faster, by pass and dtype."""
+    parts = []
+    for direction, dtype in dict.fromkeys((way, kind) for way, kind, _, _ in of_kind(rows, "call")):
+        ratios = ratios_of(rows, SERVED, direction, dtype)
+        parts.append(f"{direction} {dtype} in {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
+    return f"PyTorch's function is faster when flashomp serves it: {', '.join(parts)}." if parts else None
+
+
+def wrong_text(rows):
+    """How many rows miss the tolerance rule, and whose. None where none does."""
+    wrong = [row["implementation"] for row in rows if row.get("is_wrong")]
+    parts = [f"{wrong.count(name)} of {sum(row['implementation'] == name for row in rows)} by {results.NAMES[name]}"
+             for name in results.NAMES if name in wrong]
+    words = "Further from float64 than the tolerance rule allows, and therefore not timed"
+    return f"{words}: {' and '.join(parts)}." if parts else None
 
 
 def overhead(files):
@@ -151,6 +172,8 @@ def sentences(rows):
                 lines.append(f"- PyTorch's function served by flashomp, {words}, {dtype}: {middle} as fast as by PyTorch, the "
                              f"median of {len(ratios)} shapes and masks (from {least} to {most}), and faster in "
                              f"{sum(ratio > 1 for ratio in ratios)}.")
+    if wrong := wrong_text([row for row in rows if row["kind"] == "call"]):
+        lines.append(f"- {wrong}")
     for (direction, dtype, _, _), here in of_kind(rows, "overhead").items():
         if dtype == "float32" and all(here[name]["timed"] for name in (OURS, SERVED, THEIRS)):
             ours, served, theirs = (microseconds(here[name]["real_time"]) for name in (OURS, SERVED, THEIRS))

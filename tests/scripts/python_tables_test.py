@@ -63,6 +63,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(calls[2], "| forward float32 b1_h8_n512_d64 | 2.00 ms | 1.50 ms | 3.00 ms | its choice, bhnd | 1.50x "
                          "| 2.00x | 1.0e-07 (2.0e-06) | 1.0e-07 (2.0e-06) | 2.0 % / 2.0 % / 2.0 % |")
         self.assertTrue(calls[3].startswith("| forward float32 b1_h8_n512_d64 padding | 2.00 ms | 1.50 ms | 1.00 ms |"))
+        self.assertIn("PyTorch's function is faster when flashomp serves it: forward float32 in 1 of 2. Spread of", calls[-1])
         self.assertEqual(overhead[-1], "| forward float32 | 10.0 µs (2.0 %) | 12.0 µs (2.0 %) | 8.0 µs (2.0 %) | 4.0 µs |")
         self.assertIn('| attn_implementation="flashomp" | 400 ms | 100.0 tokens/s | 1.10x |', model[2])
 
@@ -72,6 +73,8 @@ class Tables(unittest.TestCase):
         calls, *_ = self.write(rows)
         self.assertTrue(calls[2].startswith("| forward float32 b1_h8_n512_d64 | wrong: o, largest difference 1 is over its bound, "
                                             "0.1 | 1.50 ms | 3.00 ms | its choice, bhnd |  | 2.00x |"), calls[2])
+        self.assertIn("and therefore not timed: 1 of 2 by flashomp.torch.sdpa.", calls[-1])
+        self.assertIn("- Further from float64", self.part(False))
         self.assertEqual(python_tables.ratios_of([one | {"timed": "real_time" in one, "dtype": "float32", "direction": "forward",
                                                          "shape": "x"} for one in rows if one["kind"] == "call"],
                                                  "flashomp-sdpa", "forward", "float32"), [0.5])
