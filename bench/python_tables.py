@@ -151,7 +151,8 @@ TABLES = (
 
 
 def sections(folder=results.RESULTS):
-    return host_tables.sections(folder, TABLES)
+    """Those of the parts that were measured."""
+    return [section for section in host_tables.sections(folder, TABLES) if sum(line.startswith("|") for line in section.lines) > 2]
 
 
 def ratios_of(rows, implementation, direction, dtype):
