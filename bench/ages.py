@@ -33,6 +33,7 @@ CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cm
     "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
         "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
+PYTHON = ("python/flashomp/", "python/src/")
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.
 MEASURES = (
@@ -41,6 +42,8 @@ MEASURES = (
     ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h200-openmp-launch.json", "h200-openmp-launch-prepared.json")),
     ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*",)),
+    ("attention called from Python, on the host machine on AVX-512 with pairs of bfloat16",
+     HOST + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
     ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
     ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/host/dpbf16.hpp",),

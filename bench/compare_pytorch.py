@@ -37,7 +37,8 @@ import sys
 import tempfile
 import time
 
-from pytorch_side import LAYOUTS, SHAPE, Pytorch, PytorchOnCpu, failed, pytorch_rows
+from flashomp_bench import difference, write_rows
+from pytorch_side import FEWEST_REPETITIONS, LAYOUTS, SHAPE, Pytorch, PytorchOnCpu, failed, pytorch_rows
 
 SUITES = ("fa2", "repro", "decode", "varlen", "quick")
 # Name of the rows, environment, options.
@@ -50,7 +51,6 @@ MACHINES = {"auto": ("flashomp", {}, ["--backend", "openmp"]),
 USUAL_KERNELS = ("flash", "cudnn", "math")
 KERNELS = (*USUAL_KERNELS, "efficient")
 CPU_KERNELS = ("flash", "math")
-FEWEST_REPETITIONS = 5
 # What keeps each library to an instruction set: flashomp, PyTorch's own kernels, and those of oneDNN and MKL.
 ISAS = {"avx2": {"FLASHOMP_HOST_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
                  "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
@@ -198,13 +198,6 @@ def finished(row, dtype, ours):
     return row
 
 
-def write(path, context, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps({"context": context, "benchmarks": rows}, indent=1) + "\n")
-    temporary.replace(path)
-
-
 def report(rows):
     """One line for each direction: times, and how much faster the first is than the others."""
     for direction in ("forward", "backward"):
@@ -218,20 +211,6 @@ def report(rows):
             else:
                 parts.append(f"{row['implementation']}: {row['error_message']}")
         print(f"{here[0]['run_name'].removesuffix('/real_time')}: " + ", ".join(parts), flush=True)
-
-
-def difference(old, new, path):
-    """Why --resume adds no rows: those of one file are from one build on one machine beside one PyTorch."""
-    def of_these(context):
-        return {key: value for key, value in context.items() if key.startswith("flashomp_device_") or key in (
-            "flashomp_commit", "flashomp_compiler", "flashomp_flags", "flashomp_threads", "cpu", "num_cpus", "torch", "cuda",
-            "cudnn", "torch_cpu_capability", "isa", "layouts", "inputs")}
-    before, now = of_these(old), of_these(new)
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            return (f"--resume was given with {path}, whose {key} is '{before.get(key)}'; allowed is this run's, "
-                    f"'{now.get(key)}'.")
-    return None
 
 
 def run(arguments, pytorch):
@@ -273,7 +252,7 @@ def run(arguments, pytorch):
                 context["stopped"] = stopped_before(dtype, shape)
                 for server in servers:
                     server.close()
-                write(arguments.out, context, rows)
+                write_rows(arguments.out, context, rows)
                 return rows
             ours, new = [], []
             turns = [lambda server=server: server.rows(shape) for server in servers]
@@ -294,13 +273,13 @@ def run(arguments, pytorch):
             rows += new
             if left := [one for one in arguments.all_shapes if (dtype, one) not in measured()]:
                 context["stopped"] = stopped_before(dtype, left[0])  # for who kills the run
-            write(arguments.out, context, rows)
+            write_rows(arguments.out, context, rows)
             report(new)
         for server in servers:
             server.close()
     context.pop("stopped", None)
     if rows:
-        write(arguments.out, context, rows)  # no longer with where an earlier run was stopped
+        write_rows(arguments.out, context, rows)  # no longer with where an earlier run was stopped
     return rows
 
 

@@ -25,11 +25,28 @@ def measure(program, *options, **environment):
     return data["context"], data["benchmarks"]
 
 
-def write(path, context, rows):
-    """The form of `flashomp bench --out`, with this script's own command."""
-    path = pathlib.Path(path)
+def write_rows(path, context, rows):
+    """Google Benchmark's form; the file is there as a whole or as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    data = {"context": context | {"command": " ".join(sys.argv)}, "benchmarks": rows}
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.write_text(json.dumps({"context": context, "benchmarks": rows}, indent=1) + "\n")
     temporary.replace(path)
+
+
+def write(path, context, rows):
+    """The form of `flashomp bench --out`, with this script's own command."""
+    write_rows(pathlib.Path(path), context | {"command": " ".join(sys.argv)}, rows)
+
+
+def difference(old, new, path):
+    """Why --resume adds no rows: those of one file are from one build on one machine beside one PyTorch."""
+    def of_these(context):
+        return {key: value for key, value in context.items() if key.startswith("flashomp_device_") or key in (
+            "flashomp_commit", "flashomp_compiler", "flashomp_flags", "flashomp_threads", "cpu", "num_cpus", "torch", "cuda",
+            "cudnn", "torch_cpu_capability", "isa", "layouts", "inputs", "transformers", "model")}
+    before, now = of_these(old), of_these(new)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            return (f"--resume was given with {path}, whose {key} is '{before.get(key)}'; allowed is this run's, "
+                    f"'{now.get(key)}'.")
+    return None

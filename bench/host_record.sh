@@ -11,10 +11,11 @@
 #     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour
 # And, only where it is named:
 #     avx2          both sides kept to AVX2, 12 shapes         host-pytorch-avx2.json  ten minutes
-# Only isas, scaling, pytorch and avx2 depend on what else the machine does. PYTHON is one with PyTorch, THREADS those of isas,
-# pytorch and avx2.
-# On another machine NAME=host-scaling-16 names scaling's file: both are in one table. RESUME=1 keeps pytorch's rows that are
-# there, which have to be the same build's.
+#     python        attention as a Python user calls it        host-python.json        eight minutes
+# Only isas, scaling, pytorch, avx2 and python depend on what else the machine does. PYTHON is one with PyTorch, and for python with
+# Transformers; THREADS are those of isas, pytorch, avx2 and python. python needs the package beside PROGRAM (FLASHOMP_BUILD_PYTHON).
+# On another machine NAME=host-scaling-16 names scaling's file: both are in one table. RESUME=1 keeps the rows of
+# pytorch, avx2 and python that are there, which have to be the same build's.
 set -euo pipefail
 
 if (($# < 2)); then
@@ -48,8 +49,12 @@ for part in "${parts[@]}"; do
             --threads "$threads" --dtype float32 --kernels flash --repetitions 7 --min-time 0.02 \
             --shapes "$here/shapes/host_avx2.txt" ${RESUME:+--resume}
         ;;
+    python)
+        PYTHONPATH=$(dirname "$program")/../python${PYTHONPATH:+:$PYTHONPATH} "$python" "$here/compare_python.py" \
+            --out "$folder/host-python.json" --threads "$threads" ${RESUME:+--resume}
+        ;;
     *)
-        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch, avx2.\n" "$part" >&2
+        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch, avx2, python.\n" "$part" >&2
         exit 2
         ;;
     esac

@@ -10,6 +10,7 @@ import time
 
 SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
 LAYOUTS = ("bhnd", "bnhd")  # of the memory of PyTorch's tensors; the second is flashomp's
+FEWEST_REPETITIONS = 5
 
 
 class Pytorch:
@@ -145,18 +146,47 @@ def failed(shape, direction, implementation, why):
     return {"implementation": implementation, "direction": direction, "shape": shape} | error_of(why)
 
 
+def alternating(calls, synchronize, repetitions, min_time, time_limit=float("inf")):
+    """{name: wall-clock seconds of a synchronous call, the mean of each repetition} of {name: (call, context)}.
+
+    The calls take turns within each repetition, and each turn begins with another one. context(), which makes a context
+    manager, is entered before the clock starts. Where all repetitions would take longer than time_limit seconds there are
+    fewer, but at least FEWEST_REPETITIONS.
+    """
+    def several(name, count):
+        call, context = calls[name]
+        with context():
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+                synchronize()
+            return (time.perf_counter() - start) / count
+
+    counts, total = {}, 0.0
+    for name in calls:
+        several(name, 1)
+        took = several(name, 1)
+        counts[name] = max(1, round(min_time / max(took, 1e-7) + 0.5))
+        total += took * counts[name]
+    if total * repetitions > time_limit:
+        repetitions = max(min(FEWEST_REPETITIONS, repetitions), int(time_limit / total))
+    times, names = {name: [] for name in calls}, list(calls)
+    for number in range(repetitions):
+        for name in names[number % len(names):] + names[:number % len(names)]:
+            times[name].append(several(name, counts[name]))
+    return times
+
+
 def timed(call, synchronize, repetitions, min_time):
     """Wall-clock seconds of a synchronous call: the mean of each repetition."""
-    def several(count):
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-            synchronize()
-        return (time.perf_counter() - start) / count
+    return alternating({"": (call, contextlib.nullcontext)}, synchronize, repetitions, min_time)[""]
 
-    several(1)
-    count = max(1, round(min_time / max(several(1), 1e-7) + 0.5))
-    return [several(count) for _ in range(repetitions)]
+
+def row_of_times(times):
+    """What a row says of the seconds of its repetitions: ms, the median among them."""
+    median = statistics.median(times)
+    return {"repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
+            "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median}
 
 
 def rows_of_layout(pytorch, shape, inputs, kernel, layout, arguments):
@@ -167,9 +197,7 @@ def rows_of_layout(pytorch, shape, inputs, kernel, layout, arguments):
             for direction, call in calls:
                 peak = pytorch.peak(call)
                 times = timed(call, pytorch.synchronize, arguments.repetitions, arguments.min_time)
-                median = statistics.median(times)
-                row = {"repetitions": len(times), "real_time": median * 1e3, "least_time": min(times) * 1e3,
-                       "most_time": max(times) * 1e3, "spread": (max(times) - min(times)) / median, "peak_bytes": peak}
+                row = row_of_times(times) | {"peak_bytes": peak}
                 if arguments.kernel_time:
                     kernels = [pytorch.kernel_time(call) * 1e3 for _ in times]
                     row |= {"kernel_time": statistics.median(kernels), "least_kernel_time": min(kernels),

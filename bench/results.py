@@ -29,6 +29,13 @@ NAMES = {
     "pytorch-cpu-flash": "PyTorch's flash kernel",
     "pytorch-cpu-math": "standard attention (PyTorch)",
     "standard": "standard attention (Eigen, baseline vectors)",
+    "flashomp-sdpa": "flashomp.torch.sdpa",
+    "flashomp-enabled": "PyTorch's function, served by flashomp",
+    "flashomp-transformers": 'attn_implementation="flashomp"',
+    "flashomp-operator": "torch.ops.flashomp.forward",
+    "flashomp-attention": "flashomp.attention",
+    "pytorch-sdpa": "PyTorch's function",
+    "pytorch-eager": "eager attention (Transformers)",
     "reference": "float64 reference",
 }
 STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")

@@ -12,6 +12,7 @@ from conftest import assert_close, reference
 torch = pytest.importorskip("torch")
 import flashomp  # noqa: E402
 import flashomp.torch  # noqa: E402
+import torch.utils._python_dispatch  # noqa: E402
 import torch.utils.checkpoint  # noqa: E402
 
 attention = flashomp.torch.attention
@@ -132,6 +133,24 @@ def test_gradients_that_do_not_exist_are_refused():
     (dq,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
     with pytest.raises(flashomp.NotBuilt, match="no second derivatives"):
         dq.sum().backward()
+
+
+def test_a_mode_sees_both_operators():
+    class Names(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), words=None):
+            names.append(str(function))
+            return function(*arguments, **(words or {}))
+
+    names = []
+    q, k, v = tensors()
+    with Names():
+        attention(q, k, v).sum().backward()
+    assert "flashomp.forward.default" in names and "flashomp.backward.default" in names
+    names.clear()
+    o = attention(q, k, v).sum()  # a mode that comes later sees what comes later
+    with Names():
+        o.backward()
+    assert "flashomp.backward.default" in names
 
 
 def test_errors_are_the_library_s_sentences():

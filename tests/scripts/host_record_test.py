@@ -56,14 +56,22 @@ class Record(unittest.TestCase):
                          [("forward", 1, 1), ("backward", 1, 1)])
         self.assertIn("1 thread)", rows[0]["ran_on"])
 
-    def test_avx2_keeps_both_sides_to_it(self):
+    def what_is_run(self, part, **environment):
+        """Words of the command of a part, after the package's path."""
         with tempfile.TemporaryDirectory() as folder:
             python = pathlib.Path(folder) / "python"
-            python.write_text('#!/bin/sh\necho "$@"\n')
+            python.write_text('#!/bin/sh\necho "$PYTHONPATH" "$@"\n')
             python.chmod(0o755)
-            done = subprocess.run([ROOT / "bench" / "host_record.sh", FLASHOMP, folder, "avx2"], check=True, text=True,
-                                  capture_output=True, env=os.environ | {"PYTHON": str(python), "THREADS": "2"})
-        self.assertIn("host-pytorch-avx2.json --cpu --isa avx2 --threads 2", done.stdout)
+            return subprocess.run([ROOT / "bench" / "host_record.sh", FLASHOMP, folder, part], check=True, text=True,
+                                  capture_output=True, env=os.environ | {"PYTHON": str(python), "THREADS": "2"} | environment).stdout
+
+    def test_python_uses_the_package_beside_the_program(self):
+        words = self.what_is_run("python", RESUME="1")
+        self.assertIn(f"{pathlib.Path(FLASHOMP).parent}/../python", words)
+        self.assertRegex(words, r"compare_python.py --out \S+/host-python.json --threads 2 --resume")
+
+    def test_avx2_keeps_both_sides_to_it(self):
+        self.assertIn("host-pytorch-avx2.json --cpu --isa avx2 --threads 2", self.what_is_run("avx2"))
         shapes = (ROOT / "bench" / "shapes" / "host_avx2.txt").read_text().splitlines()
         self.assertEqual(sum(not line.startswith("#") for line in shapes), 12)
 

@@ -180,7 +180,7 @@ class Transformed(torch.autograd.Function):
 
 
 class Eager(torch.autograd.Function):
-    """The operator's gradients in eager code that nothing watches, 15 µs faster than the operator's own."""
+    """The operator's gradients in eager code that nothing watches, without what dispatching the operators takes."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
@@ -188,7 +188,12 @@ class Eager(torch.autograd.Function):
         _setup_context(ctx, (q, k, v, *options), output)
         return output
 
-    backward = staticmethod(_autograd)
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        # With create_graph the operator says that there are no second derivatives.
+        if dout is None or torch.is_grad_enabled() or is_watched(dout):
+            return _autograd(ctx, dout, None)
+        return _gradients(_backward, ctx, dout)
 
 
 def is_watched(*tensors: Tensor | None) -> bool:
