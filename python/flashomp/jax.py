@@ -35,17 +35,16 @@ for _name, _handler in _core.jax_handlers.items():
 # One call of XLA
 
 
-def _forward_results(operands: Tensors, bhsd: bool) -> dict[str, jax.ShapeDtypeStruct]:
+def _results(operands: Tensors, gradients: tuple[str, ...] | None, bhsd: bool) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of o and lse, or of gradients, which are as what they belong to: dq as q."""
     q, v = operands["q"], operands["v"]
-    rows, heads = (2, 1) if bhsd else (1, 2)
-    lse = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[heads], q.shape[rows])
-    return {"o": jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype),
-            "lse": jax.ShapeDtypeStruct(lse, jnp.float32)}
-
-
-def _backward_results(operands: Tensors, names: tuple[str, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Gradients have the shape and dtype of what they belong to: dq those of q."""
-    return {name: jax.ShapeDtypeStruct(operands[name[1:]].shape, operands[name[1:]].dtype) for name in names}
+    if gradients is None:
+        rows, heads = (2, 1) if bhsd else (1, 2)
+        lse = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[heads], q.shape[rows])
+        results = {"o": ((*q.shape[:-1], v.shape[-1]), q.dtype), "lse": (lse, jnp.float32)}
+    else:
+        results = {name: (operands[name[1:]].shape, operands[name[1:]].dtype) for name in gradients}
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in results.items()}
 
 
 def _call(attributes: Attributes, gradients: tuple[str, ...] | None) -> Callable[[Tensors], Tensors]:
@@ -56,8 +55,7 @@ def _call(attributes: Attributes, gradients: tuple[str, ...] | None) -> Callable
 
     @custom_vmap
     def run(operands: Tensors) -> Tensors:
-        results = (_forward_results(operands, numbers["layout"] == 1) if gradients is None
-                   else _backward_results(operands, gradients))
+        results = _results(operands, gradients, numbers["layout"] == 1)
         call = jax.ffi.ffi_call(target, tuple(results.values()))
         values = call(*operands.values(), operands=",".join(operands), results=",".join(results),
                       **{name: (np.float64 if isinstance(number, float) else np.int64)(number)
@@ -143,6 +141,8 @@ def _lse_gradients(attributes: Attributes, saved: Tensors, dlse: Array, names: t
 
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _attention(attributes: Attributes, with_lse: bool, operands: Tensors) -> tuple[Array, ...]:
+    given = tuple(operands)
+
     def results(forward: Tensors) -> tuple[Array, ...]:
         return (forward["o"], forward["lse"]) if with_lse else (forward["o"],)
 
@@ -170,7 +170,7 @@ def _attention(attributes: Attributes, with_lse: bool, operands: Tensors) -> tup
         if dlse is not None and not isinstance(dlse, SymbolicZero):
             for name, gradient in _lse_gradients(attributes, saved, dlse, tuple(names)).items():
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        return ({name: gradients.get("d" + name) for name in operands},)
+        return ({name: gradients.get("d" + name) for name in given},)
 
     attention.defvjp(forward, backward, symbolic_zeros=True)
     outputs: tuple[Array, ...] = attention(operands)

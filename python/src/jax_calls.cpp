@@ -11,6 +11,7 @@
 #include <new>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -150,12 +151,15 @@ public:
     Layout layout = Layout::bshd;
 
     /// The tensor of this name, of rank 0 where there is none.
-    [[nodiscard]] TensorView operator[](std::string_view name) const
+    [[nodiscard]] TensorView as_given(std::string_view name) const
     {
         const auto found =
             std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& named) { return named.first == name; });
-        return found == buffers_.end() ? TensorView() : in_order(view_of(name, *found->second), layout);
+        return found == buffers_.end() ? TensorView() : view_of(name, *found->second);
     }
+
+    /// The same of a tensor whose axes the layout orders.
+    [[nodiscard]] TensorView operator[](std::string_view name) const { return in_order(as_given(name), layout); }
 
 private:
     static TensorView view_of(std::string_view name, const xla::Buffer& buffer)
@@ -249,13 +253,13 @@ private:
 
 void run_forward(const XlaCall& call)
 {
-    forward({call["q"], call["k"], call["v"], call["o"], call["lse"]}, call.options);
+    forward({call["q"], call["k"], call["v"], call["o"], call.as_given("lse")}, call.options);
 }
 
 void run_backward(const XlaCall& call)
 {
-    backward({call["q"], call["k"], call["v"], call["o"], call["lse"], call["dout"], call["dq"], call["dk"], call["dv"],
-              call["dbias"], call["dsink"]},
+    backward({call["q"], call["k"], call["v"], call["o"], call.as_given("lse"), call["dout"], call["dq"], call["dk"],
+              call["dv"], call.as_given("dbias"), call.as_given("dsink")},
              call.options);
 }
 

@@ -1,10 +1,12 @@
 """python/src/xla_ffi.hpp against jaxlib's own header: a compiler compares every size, offset and number."""
 
+import ctypes
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import flashomp
 import pytest
 
 OURS = Path(__file__).parents[1] / "src" / "xla_ffi.hpp"
@@ -98,3 +100,73 @@ def test_every_member_and_number_is_checked():
         assert structs[ours] == list(members)
     for name, body in re.findall(r"enum class (\w+) : std::uint32_t \{(.*?)\}", text, re.DOTALL):
         assert set(re.findall(r"\b([a-z]\w*)", re.sub(r"=\s*\d+", "", body))) == set(ENUMS[name][1])
+
+
+# The handlers, called as XLA calls them.
+
+MEMBERS = [("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p)]
+
+
+def struct(*members):
+    return type("Struct", (ctypes.Structure,), {"_fields_": MEMBERS + list(members)})
+
+
+Version = struct(("major", ctypes.c_int32), ("minor", ctypes.c_int32))
+ErrorArgs = struct(("message", ctypes.c_char_p), ("code", ctypes.c_uint32))
+CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ErrorArgs))
+Api = struct(("version", Version), ("internal", ctypes.c_void_p), ("create_error", CREATE))
+List = struct(("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.c_void_p))
+Attributes = struct(("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("names", ctypes.c_void_p), ("values", ctypes.c_void_p))
+CallFrame = struct(("api", ctypes.POINTER(Api)), ("context", ctypes.c_void_p), ("stage", ctypes.c_uint32), ("operands", List),
+                   ("results", List), ("attributes", Attributes))
+
+
+class Metadata(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("version", Version), ("traits", ctypes.c_uint32)]
+
+
+class Query(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("type", ctypes.c_uint32), ("next", ctypes.c_void_p),
+                ("metadata", ctypes.POINTER(Metadata))]
+
+
+def call(name, version=(0, 3), query=None, stage=3, missing=0):
+    """What a handler returns for a frame without operands: an error's (code, sentence), or None."""
+    errors = []
+    create = CREATE(lambda args: errors.append((args[0].code, args[0].message.decode())) or 4711)
+    api = Api(ctypes.sizeof(Api), None, Version(ctypes.sizeof(Version), None, *version), None, create)
+    frame = CallFrame(struct_size=ctypes.sizeof(CallFrame) - missing, api=ctypes.pointer(api), stage=stage)
+    if query is not None:
+        frame.extensions = ctypes.addressof(query)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(CallFrame))(pointer(flashomp._core.jax_handlers[name], None))
+    result = handler(ctypes.byref(frame))
+    assert (result == 4711) == bool(errors)
+    return errors[0] if errors else None
+
+
+def query_of(size=ctypes.sizeof(Query)):
+    metadata = Metadata(struct_size=Metadata.traits.offset + 4, traits=99)
+    return Query(size, 1, None, ctypes.pointer(metadata)), metadata
+
+
+HANDLERS = ["flashomp_forward", "flashomp_backward"]
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+@pytest.mark.parametrize("theirs, answer", [((0, 1), (0, 1)), ((0, 3), (0, 3)), ((0, 9), (0, 3)), ((1, 0), (0, 3))])
+def test_metadata_names_a_version_that_both_sides_know(name, theirs, answer):
+    query, metadata = query_of()
+    assert call(name, version=theirs, query=query, stage=0) is None
+    assert (metadata.version.major, metadata.version.minor, metadata.traits) == (*answer, 0)
+    query, metadata = query_of(size=16)
+    assert call(name, query=query)[0] == 3 and metadata.traits == 99
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+def test_only_the_execute_stage_of_a_whole_frame_runs(name):
+    for stage, missing in ((0, 0), (1, 0), (2, 0), (3, 8)):
+        code, sentence = call(name, stage=stage, missing=missing)
+        assert code == 3 and "execute stage" in sentence
+    assert call(name) == (3, "q was not given; it must be a tensor [batch, seqlen, heads, head_dim].")
