@@ -8,7 +8,8 @@
 
 Shapes are [batch, seqlen, heads, head_dim]; B is the batch, Nq and Nk are lengths, Hq and Hkv numbers of heads. Bad
 input raises Error, a ValueError of one sentence, and nothing has been written then. PyTorch's gradients, compiled
-graphs and F.scaled_dot_product_attention are in flashomp.torch, flash-attention's functions in flashomp.flash_attn.
+graphs and F.scaled_dot_product_attention are in flashomp.torch, flash-attention's functions in flashomp.flash_attn,
+and flashomp.jax works in jax.jit, grad and vmap.
 """
 
 from __future__ import annotations

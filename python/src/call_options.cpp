@@ -257,6 +257,16 @@ DType read_dtype(nb::handle value)
                              {"float8_e4m3", DType::float8_e4m3}});
 }
 
+ConstTensorView Options::*tensor_option(std::string_view name)
+{
+    for (const Keyword& keyword : keywords_of_options) {
+        if (keyword.name == name) {
+            return keyword.tensor;
+        }
+    }
+    return nullptr;
+}
+
 CallOptions::CallOptions(const nb::dict& keywords, Use use)
 {
     for (const auto& [key, value] : keywords) {

@@ -5,6 +5,7 @@
 
 #include <flashomp/options.hpp>
 
+#include <string_view>
 #include <vector>
 
 namespace flashomp::python {
@@ -22,6 +23,9 @@ struct CallOptions {
 /// All tensors must be in one place, but cu_seqlens, which the host reads. For CUDA tensors the call gets the device
 /// and, unless `stream` was given, the stream that is current in the framework of q. Throws Error.
 void place(CallOptions& call, std::span<const TensorArgument* const> tensors);
+
+/// The member of an option that is a tensor, or null where none has this name.
+[[nodiscard]] ConstTensorView Options::*tensor_option(std::string_view name);
 
 [[nodiscard]] Backend read_backend(nb::handle value);
 [[nodiscard]] DType read_dtype(nb::handle value);

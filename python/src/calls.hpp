@@ -51,6 +51,7 @@ struct BackwardTensors {
 [[nodiscard]] nb::dict dictionary_of(const Report& report);
 
 void bind_calls(nb::module_& module);
+void bind_jax_calls(nb::module_& module);
 void bind_plain_call(nb::module_& module);
 void bind_prepared(nb::module_& module);
 

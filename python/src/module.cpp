@@ -30,6 +30,7 @@ NB_MODULE(_core, module)
     build["backends"] = flashomp::build_info().backends;
     module.attr("build_info") = build;
     flashomp::python::bind_calls(module);
+    flashomp::python::bind_jax_calls(module);
     flashomp::python::bind_plain_call(module);
     flashomp::python::bind_prepared(module);
 }

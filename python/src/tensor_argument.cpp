@@ -5,7 +5,11 @@
 #include <array>
 #include <cstring>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <new>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace flashomp::python {
 
@@ -211,6 +215,35 @@ TensorArgument::TensorArgument(const char* name, nb::handle object, Use use) : n
                     "); it must be a dense tensor in memory of the CPU or of a CUDA device.");
     }
     take(tensor);
+}
+
+TensorArgument TensorArgument::without_memory(const char* name, nb::handle object)
+{
+    constexpr std::pair<std::string_view, DType> dtypes[] = {{"float32", DType::float32},
+                                                             {"bfloat16", DType::bfloat16},
+                                                             {"float16", DType::float16},
+                                                             {"float64", DType::float64},
+                                                             {"float8_e4m3fn", DType::float8_e4m3},
+                                                             {"int32", DType::int32},
+                                                             {"int64", DType::int64},
+                                                             {"bool", DType::boolean}};
+    const auto shape = nb::cast<std::vector<std::int64_t>>(object.attr("shape"));
+    const auto dtype = nb::cast<std::string>(object.attr("dtype").attr("name"));
+    nb::dlpack::dltensor tensor;
+    tensor.device = {dl_cpu, 0};
+    tensor.ndim = static_cast<std::int32_t>(shape.size());
+    tensor.dtype = {}; // none, for a name that is not here
+    for (const auto& [text, known] : dtypes) {
+        if (text == dtype) {
+            tensor.dtype = dlpack_dtype(known);
+        }
+    }
+    tensor.shape = const_cast<std::int64_t*>(shape.data());
+    TensorArgument argument;
+    argument.name_ = name;
+    argument.object_ = object;
+    argument.take(tensor);
+    return argument;
 }
 
 void TensorArgument::take(const nb::dlpack::dltensor& tensor)

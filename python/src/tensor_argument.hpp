@@ -29,6 +29,9 @@ public:
     /// None gives a view of rank 0. Throws Error, or TypeError for what is no tensor.
     TensorArgument(const char* name, nb::handle object, Use use);
 
+    /// A dense tensor on the CPU that has a shape and a dtype of NumPy, but no memory yet, as JAX traces it.
+    [[nodiscard]] static TensorArgument without_memory(const char* name, nb::handle object);
+
     [[nodiscard]] explicit operator bool() const { return view_.rank != 0; }
     [[nodiscard]] const TensorView& view() const { return view_; }
     [[nodiscard]] TensorView view(Layout layout) const

@@ -35,6 +35,22 @@ def test_torch(record_property):
     check(torch.from_numpy, record_property)
 
 
+def test_jax(record_property):
+    """A jitted call beside a jitted function that does next to nothing with the same arguments."""
+    jax = pytest.importorskip("jax")
+    import flashomp.jax
+
+    q = jax.numpy.ones((1, 1, 1, 8))
+    inside = min(flashomp.attention(q, q, q, return_report=True)[-1]["seconds"] for _ in range(2000)) * 1e6
+    took = []
+    for function in (flashomp.jax.attention, lambda q, k, v: q + k + v):
+        call = jax.jit(function)
+        took.append(min(timeit.repeat(lambda: call(q, q, q).block_until_ready(), number=500, repeat=30)) / 500 * 1e6)
+    record_property("overhead_us", took[0] - took[1] - inside)
+    print(f"{took[0]:.1f} µs, an empty function {took[1]:.1f} µs, the library itself {inside:.1f} µs")
+    assert took[0] - took[1] - inside < LIMIT
+
+
 def test_sdpa(record_property):
     """The same beyond the library's own time for the shape, through flashomp.torch and as PyTorch's function."""
     torch = pytest.importorskip("torch")
