@@ -200,11 +200,6 @@ const Keyword& keyword_of(nb::handle key)
     throw nb::type_error(("there is no option " + described(key) + "; the options are " + allowed + ".").c_str());
 }
 
-bool has_cuda_backend()
-{
-    return std::string_view(build_info().backends).find("cuda") != std::string_view::npos;
-}
-
 bool is_read_on_the_host(const TensorArgument& tensor)
 {
     return std::string_view(tensor.name()).starts_with("cu_seqlens");
@@ -236,6 +231,7 @@ DType read_dtype(nb::handle value)
 }
 
 CallOptions::CallOptions(const nb::dict& keywords, Use use)
+    : has_cuda_backend(std::string_view(build_info().backends).find("cuda") != std::string_view::npos)
 {
     for (const auto& [key, value] : keywords) {
         const Keyword& keyword = keyword_of(key);
@@ -281,7 +277,7 @@ void place(CallOptions& call, std::span<const TensorArgument* const> tensors)
                     " is in CUDA memory, which the backend that was named does not share; " +
                     "allowed are backend 'auto' and 'cuda'.");
     }
-    if (!has_cuda_backend()) {
+    if (!call.has_cuda_backend) {
         throw Error(
             std::string(first.name()) +
             " is in CUDA memory, but this build of flashomp has no CUDA backend (FLASHOMP_BACKEND=cuda); it must "
