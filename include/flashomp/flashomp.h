@@ -63,7 +63,8 @@ typedef enum flashomp_device_type {
     FLASHOMP_CPU = 1,
     FLASHOMP_CUDA = 2,         /* memory of a GPU, of cudaMalloc or omp_target_alloc (tensor.hpp) */
     FLASHOMP_CUDA_HOST = 3,    /* page-locked host memory, which is host memory */
-    FLASHOMP_CUDA_MANAGED = 13 /* a GPU's where backend cuda or a stream is named, else host memory */
+    FLASHOMP_CUDA_MANAGED = 13 /* a GPU's where backend cuda or a stream is named, else host memory; in a run without
+                                  options, what it was for prepare */
 } flashomp_device_type;
 
 typedef struct flashomp_device {
@@ -128,7 +129,9 @@ typedef struct flashomp_allocator {
      * the memory is used in the stream's order. */
     void* (*allocate)(void* context, int64_t bytes, int64_t alignment, int32_t device_type, int32_t device_id,
                       void* stream);
-    /* Gets what allocate() returned, when the call returns, failed or not: on a stream before its kernels are done. */
+    /* Gets what allocate() returned, once, when the call returns, failed or not: on a stream before its kernels are
+     * done. An exception of C++ that leaves allocate(), or release() after a call that succeeded, is
+     * FLASHOMP_UNEXPECTED; after a failure the call tells of the failure. */
     void (*release)(void* context, void* memory, int64_t bytes, int32_t device_type, int32_t device_id, void* stream);
 } flashomp_allocator;
 
@@ -159,7 +162,8 @@ typedef struct flashomp_options {
     void* stream; /* CUstream or cudaStream_t, of no account unless has_stream */
     int32_t tile_resident_rows, tile_stream_rows, tile_teams, tile_team_threads;
     int tile_global_memory;
-    /* Of flashomp_forward() and flashomp_backward(), not of backend reference; null takes the library's memory. */
+    /* Of flashomp_forward() and flashomp_backward(), which refuse one for backend reference; of no account in all other
+     * functions, which do not look at it. Null takes the library's memory. */
     const flashomp_allocator* allocator;
 } flashomp_options;
 

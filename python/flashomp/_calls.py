@@ -10,8 +10,6 @@ from ._options import Options, takes_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_new_gradients = (None, None, None, False, False)
-
 
 class Gradients(NamedTuple):
     """Gradients of a call; dbias and dsink are None unless asked for."""
@@ -21,6 +19,19 @@ class Gradients(NamedTuple):
     dv: Any
     dbias: Any = None
     dsink: Any = None
+
+
+def _wanted(gradient: Any) -> Any:
+    """dbias or dsink as _core takes it: None for a new tensor, False for none, or the tensor to write to."""
+    return None if gradient is True else False if gradient is None else gradient
+
+
+def _asked(name: str, asked: Any) -> Any:
+    """The same where a call is prepared, which has no tensors to write to."""
+    if asked is not True and asked is not False and asked is not None:
+        raise _core.Error(f"{name} was a {type(asked).__name__}; prepare_backward() takes True or False, and run() takes "
+                          "the tensor to write to.")
+    return _wanted(asked)
 
 
 @takes_options()
@@ -55,20 +66,27 @@ def attention_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, d
 
     Raises as attention() does.
     """
-    gradients = (dq, dk, dv, None if dbias is True else dbias, None if dsink is True else dsink)
+    gradients = (dq, dk, dv, _wanted(dbias), _wanted(dsink))
     result = _core.attention_backward((q, k, v, o, lse, dout), gradients, return_report, True, options)
     return (Gradients(*result[0]), result[1]) if return_report else Gradients(*result)
 
 
-@takes_options(["layout", "device", "machine", "threads", "stream"])
+_MERGE_OPTIONS = ("layout", "backend", "machine", "device", "threads", "stream")
+
+
+@takes_options(_MERGE_OPTIONS)
 def merge(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, out: Any = None, lse_out: Any = None,
           **options: Unpack[Options]) -> tuple[Any, Any]:
     """(o, lse) of attention over the union of two disjoint sets of keys, from the results for each.
 
     o_a, o_b: [B, Nq, Hq, head_dim_v], float32 or the dtype of the inputs; lse_a, lse_b: float32 [B, Hq, Nq].
     out, lse_out: tensors to write to; they may be those of part a or b themselves.
+    Of the options, only those of the signature exist here: the parts have been computed with the others.
     Raises as attention() does.
     """
+    for name in options:
+        if name not in _MERGE_OPTIONS:
+            raise TypeError(f"merge() has no option {name!r}; its options are {', '.join(_MERGE_OPTIONS)}.")
     return _core.merge(o_a, lse_a, o_b, lse_b, out, lse_out, options)
 
 
@@ -95,7 +113,8 @@ def dropout_mask(shape: tuple[int, int, int, int] | None = None, *, dropout: flo
 class PreparedForward:
     """A forward call that is decided once and run many times; made by prepare().
 
-    One thread at a time may run a prepared call; another gets an Error.
+    One thread at a time may run a prepared call; another gets an Error. Runs on several CUDA streams have a workspace
+    each, so that they may overlap; the first run on a stream allocates it.
     """
 
     def __init__(self, core: _core.PreparedForward) -> None:
@@ -112,29 +131,30 @@ class PreparedForward:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that the call keeps for its runs, so that no run allocates any."""
+        """Bytes that the call keeps for its runs, once for each CUDA stream that it ran on."""
         return self._core.workspace_bytes
 
 
 class PreparedBackward:
     """A backward call that is decided once and run many times; made by prepare_backward()."""
 
-    def __init__(self, core: _core.PreparedBackward, gradients: tuple[Any, ...]) -> None:
+    def __init__(self, core: _core.PreparedBackward, gradients: tuple[Any, Any]) -> None:
         self._core = core
-        self._gradients = gradients
+        self._gradients = gradients  # dbias and dsink, as prepared
 
     def run(self, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, dq: Any = None, dk: Any = None,
             dv: Any = None, dbias: Any = None, dsink: Any = None, return_report: bool = False,
             **options: Unpack[Options]) -> Any:
-        """What attention_backward() returns, for tensors of the prepared shapes; dbias and dsink: where they are to go."""
-        gradients = (dq, dk, dv, *(asked if given is None else given
-                                   for asked, given in zip(self._gradients[3:], (dbias, dsink))))
+        """What attention_backward() returns, for tensors of the prepared shapes. dbias, dsink: tensors to write to, or
+        True for new ones, as they are where prepare_backward() was asked for them."""
+        gradients = (dq, dk, dv, *(asked if given is None else _wanted(given)
+                                   for asked, given in zip(self._gradients, (dbias, dsink))))
         result = self._core.run((q, k, v, o, lse, dout), gradients, return_report, options)
         return (Gradients(*result[0]), result[1]) if return_report else Gradients(*result)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that the call keeps for its runs, so that no run allocates any."""
+        """Bytes that the call keeps for its runs, once for each CUDA stream that it ran on."""
         return self._core.workspace_bytes
 
 
@@ -154,5 +174,5 @@ def prepare_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, dbi
 
     Raises Error when an argument is not as documented.
     """
-    gradients = (None, None, None, None if dbias else False, None if dsink else False)
-    return PreparedBackward(_core.prepare_backward((q, k, v, o, lse, dout), gradients, options), gradients)
+    asked = (_asked("dbias", dbias), _asked("dsink", dsink))
+    return PreparedBackward(_core.prepare_backward((q, k, v, o, lse, dout), (None, None, None, *asked), options), asked)

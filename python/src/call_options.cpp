@@ -201,13 +201,12 @@ const Keyword& keyword_of(nb::handle key)
 }
 
 /// cuda where it is built and not left out by name, else openmp where OpenMP works in the context that has the memory.
-Backend backend_for_cuda_memory(const TensorArgument& tensor, Backend named)
+Backend backend_for_cuda_memory(const TensorArgument& tensor, Backend named, bool has_cuda)
 {
     const std::string what = std::string(tensor.name()) + " is in CUDA memory, ";
     if (named == Backend::reference) {
         throw Error(what + "which the backend reference cannot read; allowed are backend 'auto', 'cuda' and 'openmp'.");
     }
-    const bool has_cuda = std::string_view(build_info().backends).find("cuda") != std::string_view::npos;
     if (named == Backend::cuda || (named == Backend::automatic && has_cuda)) {
         return Backend::cuda;
     }
@@ -268,6 +267,7 @@ ConstTensorView Options::*tensor_option(std::string_view name)
 }
 
 CallOptions::CallOptions(const nb::dict& keywords, Use use)
+    : has_cuda_backend(std::string_view(build_info().backends).find("cuda") != std::string_view::npos)
 {
     for (const auto& [key, value] : keywords) {
         const Keyword& keyword = keyword_of(key);
@@ -308,7 +308,7 @@ void place(CallOptions& call, std::span<const TensorArgument* const> tensors)
         return;
     }
     Options& options = call.options;
-    options.backend = backend_for_cuda_memory(first, options.backend);
+    options.backend = backend_for_cuda_memory(first, options.backend, call.has_cuda_backend);
     const int index = first.device().device_id;
     if (options.device.kind == Device::Kind::automatic) {
         options.device = {Device::Kind::gpu, index};

@@ -15,6 +15,7 @@ struct CallOptions {
     Options options;
     Layout layout = Layout::bshd;
     std::vector<TensorArgument> tensors; ///< of options, kept until the call is over
+    bool has_cuda_backend;               ///< whether this build can run calls on CUDA tensors
 
     /// Keywords with None for a value count as not given. Throws Error for a name that is no option.
     CallOptions(const nb::dict& keywords, Use use);

@@ -1,4 +1,5 @@
 #include "calls.hpp"
+#include "stream_scope.hpp"
 
 #include <flashomp/device.hpp>
 #include <flashomp/error.hpp>
@@ -23,6 +24,7 @@ public:
 
     [[nodiscard]] std::int64_t& last() { return extents_[rank_ - 1]; }
     [[nodiscard]] std::span<const std::int64_t> extents() const { return std::span(extents_).first(rank_); }
+    [[nodiscard]] const std::array<std::int64_t, TensorView::max_rank>& four_extents() const { return extents_; }
 
 private:
     std::array<std::int64_t, TensorView::max_rank> extents_{};
@@ -69,11 +71,11 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
 }
 
 nb::object attention_backward(const nb::tuple& inputs, const nb::tuple& gradients, bool return_report,
-                              bool refuse_gradients, const nb::dict& keywords)
+                              bool refuse_gradients, const nb::dict& keywords, bool in_order_of_inputs)
 {
     const Use use = refuse_gradients ? Use::input_without_gradient : Use::input;
     CallOptions call(keywords, use);
-    BackwardTensors tensors(inputs, gradients, call, use);
+    BackwardTensors tensors(inputs, gradients, call, use, in_order_of_inputs);
     const BackwardArgs args = tensors.args(call.layout);
     Report report;
     {
@@ -93,6 +95,9 @@ nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::han
     for (const TensorArgument& part : parts) {
         expect_given(part);
     }
+    const std::array<const TensorArgument*, 4> given{&parts[0], &parts[1], &parts[2], &parts[3]};
+    place(call, given);
+    const StreamScope scope(parts[0], call.options.stream);
     Result o("out", out, parts[0], parts[0].view().dtype, Shape(parts[0].view()).extents());
     Result lse("lse_out", lse_out, parts[1], DType::float32, Shape(parts[1].view()).extents());
     const std::array<const TensorArgument*, 6> all{&parts[0], &parts[1],   &parts[2],
@@ -147,15 +152,13 @@ ForwardTensors::ForwardTensors(nb::handle q_, nb::handle k_, nb::handle v_, nb::
     expect_rank(v);
     const std::array<const TensorArgument*, 3> inputs{&q, &k, &v};
     place(call, inputs);
+    const StreamScope scope(q, call.options.stream);
     Shape shape(q.view());
     shape.last() = v.view().shape[static_cast<std::size_t>(v.view().rank - 1)];
     const DType dtype = output_type_of(q.view().dtype);
-    if (in_order_of_q && call.layout == Layout::bhsd && q.view().rank == 4) {
-        const auto extents = shape.extents();
-        o = Result::in_order_of("out", q, dtype, {extents[0], extents[1], extents[2], extents[3]});
-    } else {
-        o = Result("out", out, q, dtype, shape.extents());
-    }
+    o = in_order_of_q && call.layout == Layout::bhsd && q.view().rank == 4
+            ? Result::in_order_of("out", q, dtype, shape.four_extents())
+            : Result("out", out, q, dtype, shape.extents());
     const Shape lse_shape = shape_of_lse(q, call.layout);
     if (return_lse || !lse_.is_none()) {
         lse = Result("lse", lse_, q, DType::float32, lse_shape.extents());
@@ -185,7 +188,8 @@ nb::object ForwardTensors::finish(bool return_lse, const Report* report)
                       : nb::make_tuple(out, dictionary_of(*report));
 }
 
-BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use)
+BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use,
+                                 bool in_order_of_inputs)
     : q("q", inputs[0], use), k("k", inputs[1], use), v("v", inputs[2], use), o("o", inputs[3], use),
       lse("lse", inputs[4], use), dout("dout", inputs[5], use)
 {
@@ -195,12 +199,19 @@ BackwardTensors::BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradi
     expect_given(lse);
     const std::array<const TensorArgument*, 6> given{&q, &k, &v, &o, &lse, &dout};
     place(call, given);
+    const StreamScope scope(q, call.options.stream);
     const auto like = [](const TensorArgument& input, const char* name, nb::handle gradient) {
         return Result(name, gradient, input, input.view().dtype, Shape(input.view()).extents());
     };
-    dq = like(q, "dq", gradients[0]);
-    dk = like(k, "dk", gradients[1]);
-    dv = like(v, "dv", gradients[2]);
+    const auto in_order = [&](const TensorArgument& input, const char* name, nb::handle gradient) {
+        const bool is_permutable = call.layout == Layout::bhsd && input.view().rank == 4;
+        return in_order_of_inputs && gradient.is_none() && is_permutable
+                   ? Result::in_order_of(name, input, input.view().dtype, Shape(input.view()).four_extents())
+                   : like(input, name, gradient);
+    };
+    dq = in_order(q, "dq", gradients[0]);
+    dk = in_order(k, "dk", gradients[1]);
+    dv = in_order(v, "dv", gradients[2]);
     const auto optional = [&](const char* option, const char* name, nb::handle gradient) {
         if (gradient.ptr() == Py_False) {
             return Result();
@@ -257,7 +268,8 @@ void bind_calls(nb::module_& module)
                "return_lse"_a, "return_report"_a, "refuse_gradients"_a, "options"_a, "in_order_of_q"_a = false,
                "forward(), as flashomp.attention calls it.");
     module.def("attention_backward", &attention_backward, "inputs"_a, "gradients"_a, "return_report"_a,
-               "refuse_gradients"_a, "options"_a, "backward(), as flashomp.attention_backward calls it.");
+               "refuse_gradients"_a, "options"_a, "in_order_of_inputs"_a = false,
+               "backward(), as flashomp.attention_backward calls it.");
     module.def("merge", &merge_parts, "o_a"_a.none(), "lse_a"_a.none(), "o_b"_a.none(), "lse_b"_a.none(),
                "out"_a.none(), "lse_out"_a.none(), "options"_a, "merge(), as flashomp.merge calls it.");
     module.def("dropout_mask", &write_dropout_mask, "out"_a, "options"_a,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call_options.hpp"
+#include "result.hpp"
 
 #include <flashomp/attention.hpp>
 #include <flashomp/prepared.hpp>
@@ -42,7 +43,9 @@ struct BackwardTensors {
     Result dsink;
 
     /// `gradients` are (dq, dk, dv, dbias, dsink): a tensor to be written, None, or for the last two False.
-    BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use);
+    /// `in_order_of_inputs`: new dq, dk and dv are of PyTorch and lie in memory as q, k and v do.
+    BackwardTensors(const nb::tuple& inputs, const nb::tuple& gradients, CallOptions& call, Use use,
+                    bool in_order_of_inputs = false);
     [[nodiscard]] BackwardArgs args(Layout layout) const;
     /// (dq, dk, dv, dbias, dsink); with a report ((...), its dictionary).
     [[nodiscard]] nb::object finish(const Report* report);
@@ -54,5 +57,6 @@ void bind_calls(nb::module_& module);
 void bind_jax_calls(nb::module_& module);
 void bind_plain_call(nb::module_& module);
 void bind_prepared(nb::module_& module);
+void bind_for_tests(nb::module_& module);
 
 } // namespace flashomp::python

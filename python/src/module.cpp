@@ -33,4 +33,5 @@ NB_MODULE(_core, module)
     flashomp::python::bind_jax_calls(module);
     flashomp::python::bind_plain_call(module);
     flashomp::python::bind_prepared(module);
+    flashomp::python::bind_for_tests(module);
 }

@@ -1,53 +1,15 @@
 #include "calls.hpp"
+#include "workspaces.hpp"
 
 #include <flashomp/error.hpp>
 
 #include <nanobind/stl/unique_ptr.h>
 
-#include <cstring>
-#include <new>
 #include <utility>
 
 namespace flashomp::python {
 
 namespace {
-
-/// Memory of a prepared call's runs: the host's, or a tensor of the framework that has the call's tensors.
-class Workspace {
-public:
-    Workspace(std::int64_t bytes, Memory memory, const TensorArgument& like) : bytes_(bytes)
-    {
-        if (bytes == 0) {
-            return;
-        }
-        if (memory == Memory::device) {
-            // Floats, since every framework has them.
-            const std::array<std::int64_t, 1> floats{(bytes + slack) / size_of(DType::float32) + 1};
-            device_ = Result("workspace", nb::none(), like, DType::float32, floats);
-            data_ = aligned(static_cast<std::byte*>(device_.view().data));
-            return;
-        }
-        host_.reset(new std::byte[static_cast<std::size_t>(bytes + slack)]);
-        data_ = aligned(host_.get());
-    }
-
-    [[nodiscard]] std::span<std::byte> span() const { return {data_, static_cast<std::size_t>(bytes_)}; }
-
-private:
-    static constexpr std::int64_t slack = PreparedForward::workspace_alignment;
-
-    static std::byte* aligned(std::byte* memory)
-    {
-        const auto address = reinterpret_cast<std::uintptr_t>(memory);
-        const auto step = static_cast<std::uintptr_t>(slack);
-        return memory + (step - address % step) % step;
-    }
-
-    std::int64_t bytes_;
-    std::unique_ptr<std::byte[]> host_;
-    Result device_;
-    std::byte* data_ = nullptr;
-};
 
 /// Only one thread may be in a run. The others get a sentence instead of a damaged workspace.
 class Turn {
@@ -76,8 +38,9 @@ public:
     /// Makes the call from tensors that were read with `call`. The dictionary keeps the options' tensors alive.
     PreparedCall(const Args& args, CallOptions& call, nb::dict keywords, const TensorArgument& like)
         : layout_(call.layout), keywords_(std::move(keywords)), prepared_(prepare(args, call.options)),
-          workspace_(prepared_.workspace_bytes(), prepared_.workspace_memory(), like)
+          workspaces_(prepared_.workspace_bytes(), prepared_.workspace_memory())
     {
+        workspaces_.of(like, call.options.stream); // so that runs on this stream allocate none
     }
 
     [[nodiscard]] Layout layout() const { return layout_; }
@@ -101,12 +64,14 @@ public:
         }
     }
 
-    Report run(const Args& args, const CallOptions& call, bool changed)
+    /// `like`: a tensor of the run.
+    Report run(const Args& args, const CallOptions& call, bool changed, const TensorArgument& like)
     {
         const Turn turn(busy_);
+        const std::span<std::byte> workspace = workspaces_.of(like, call.options.stream);
         const nb::gil_scoped_release released;
-        const RunReport done = changed ? prepared_.run(args, call.options, workspace_.span())
-                                       : prepared_.run(args, workspace_.span(), call.options.stream);
+        const RunReport done = changed ? prepared_.run(args, call.options, workspace)
+                                       : prepared_.run(args, workspace, call.options.stream);
         return prepared_.report(done);
     }
 
@@ -114,7 +79,7 @@ private:
     Layout layout_;
     nb::dict keywords_;
     Prepared<Args> prepared_;
-    Workspace workspace_;
+    Workspaces workspaces_;
     std::atomic<bool> busy_{false};
 };
 
@@ -142,7 +107,7 @@ nb::object run_forward(ForwardCall& prepared, nb::handle q, nb::handle k, nb::ha
     CallOptions call(keywords, Use::input_without_gradient);
     prepared.expect_layout(call.layout);
     ForwardTensors tensors(q, k, v, out, lse, return_lse, call, Use::input_without_gradient);
-    const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
+    const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0, tensors.q);
     return tensors.finish(return_lse, return_report ? &report : nullptr);
 }
 
@@ -161,7 +126,7 @@ nb::object run_backward(BackwardCall& prepared, const nb::tuple& inputs, const n
     CallOptions call(keywords, Use::input_without_gradient);
     prepared.expect_layout(call.layout);
     BackwardTensors tensors(inputs, gradients, call, Use::input_without_gradient);
-    const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0);
+    const Report report = prepared.run(tensors.args(prepared.layout()), call, changes.size() != 0, tensors.q);
     return tensors.finish(return_report ? &report : nullptr);
 }
 

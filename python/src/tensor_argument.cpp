@@ -6,7 +6,6 @@
 #include <cstring>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -44,37 +43,6 @@ std::optional<DType> dtype_of(const nb::dlpack::dtype& dtype)
     }
 }
 
-nb::dlpack::dtype dlpack_dtype(DType dtype)
-{
-    const auto of = [&](Code code) {
-        return nb::dlpack::dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(dtype)), 1};
-    };
-    switch (dtype) {
-    case DType::float16:
-    case DType::float32:
-    case DType::float64:
-        return of(Code::Float);
-    case DType::bfloat16:
-        return of(Code::Bfloat);
-    case DType::int32:
-    case DType::int64:
-        return of(Code::Int);
-    case DType::boolean:
-        return of(Code::Bool);
-    case DType::float8_e4m3:
-        break;
-    }
-    return of(Code::Float8_E4M3FN);
-}
-
-/// The name of the package that an object's type is from: "numpy", "torch", "jaxlib".
-std::string package_of(nb::handle object)
-{
-    const nb::object module = nb::getattr(object.type(), "__module__", nb::str(""));
-    const std::string name = nb::isinstance<nb::str>(module) ? nb::cast<std::string>(module) : std::string{};
-    return name.substr(0, name.find('.'));
-}
-
 /// Types that NumPy has through the package ml_dtypes only, and that it does not hand out through DLPack.
 std::optional<DType> ml_dtype_of(nb::handle object)
 {
@@ -89,6 +57,20 @@ std::optional<DType> ml_dtype_of(nb::handle object)
                                      : std::nullopt;
 }
 
+/// NumPy's arrays with a mask, which DLPack and the buffer protocol hand out without it.
+bool is_masked_array(nb::handle object)
+{
+    PyObject* const bases = Py_TYPE(object.ptr())->tp_mro;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); ++i) {
+        const nb::handle base(PyTuple_GET_ITEM(bases, i));
+        if (std::strcmp(reinterpret_cast<PyTypeObject*>(base.ptr())->tp_name, "MaskedArray") == 0 &&
+            nb::cast<std::string>(nb::str(nb::getattr(base, "__module__"))).starts_with("numpy.ma")) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /// Takes the Python error that is set.
 std::string python_message()
 {
@@ -98,47 +80,6 @@ std::string python_message()
     nb::python_error error;
     const auto text = nb::cast<std::string>(nb::str(error.value()));
     return text.substr(0, text.find('\n')); // PyTorch adds the place in its sources
-}
-
-nb::object numpy_dtype(DType dtype, nb::handle like)
-{
-    switch (dtype) {
-    case DType::bfloat16:
-        if (nb::getattr(nb::getattr(like, "dtype"), "name").equal(nb::str("bfloat16"))) {
-            return nb::getattr(like, "dtype");
-        }
-        return nb::module_::import_("ml_dtypes").attr("bfloat16");
-    case DType::float16:
-        return nb::str("float16");
-    case DType::boolean:
-        return nb::str("bool");
-    default:
-        return nb::str("float32");
-    }
-}
-
-nb::tuple tuple_of(std::span<const std::int64_t> shape)
-{
-    nb::list list;
-    for (const std::int64_t extent : shape) {
-        list.append(extent);
-    }
-    return nb::tuple(list);
-}
-
-/// What makes a tensor of a framework from an object with __dlpack__(), or nothing for a framework that is not known.
-nb::object importer_of(const std::string& package, nb::handle like)
-{
-    if (package == "jax" || package == "jaxlib") {
-        return nb::module_::import_("jax.dlpack").attr("from_dlpack");
-    }
-    if (package == "tensorflow") {
-        return nb::module_::import_("tensorflow.experimental.dlpack").attr("from_dlpack");
-    }
-    if (nb::hasattr(like, "__array_namespace__")) {
-        return like.attr("__array_namespace__")().attr("from_dlpack");
-    }
-    return {};
 }
 
 } // namespace
@@ -162,6 +103,36 @@ const ExchangeTable* exchange_table(nb::handle object)
         }
     }
     return nullptr;
+}
+
+nb::dlpack::dtype dlpack_dtype(DType dtype)
+{
+    const auto of = [&](Code code) {
+        return nb::dlpack::dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(dtype)), 1};
+    };
+    switch (dtype) {
+    case DType::float16:
+    case DType::float32:
+    case DType::float64:
+        return of(Code::Float);
+    case DType::bfloat16:
+        return of(Code::Bfloat);
+    case DType::int32:
+    case DType::int64:
+        return of(Code::Int);
+    case DType::boolean:
+        return of(Code::Bool);
+    case DType::float8_e4m3:
+        break;
+    }
+    return of(Code::Float8_E4M3FN);
+}
+
+std::string package_of(nb::handle object)
+{
+    const nb::object module = nb::getattr(object.type(), "__module__", nb::str(""));
+    const std::string name = nb::isinstance<nb::str>(module) ? nb::cast<std::string>(module) : std::string{};
+    return name.substr(0, name.find('.'));
 }
 
 std::string described(nb::handle object)
@@ -310,6 +281,11 @@ void TensorArgument::import_through_protocol(Use use)
     const std::string package = package_of(object_);
     const std::string name(name_);
     const bool writes = use == Use::output;
+    if (is_masked_array(object_)) {
+        throw Error(name +
+                    " is a masked array of NumPy, whose mask flashomp does not read; it must be a plain array, " +
+                    "such as " + name + ".filled(0), and key_padding_mask or bias hides keys.");
+    }
     if (writes && (package == "jax" || package == "jaxlib")) {
         throw Error(name + " is a JAX array, which cannot be written; leave " + name + " out.");
     }
@@ -340,126 +316,6 @@ void TensorArgument::import_through_protocol(Use use)
                           nb::cast<std::string>(nb::getattr(object_.type(), "__name__")) +
                           "; it must be a tensor of NumPy, PyTorch, JAX or another package with __dlpack__().")
                              .c_str());
-}
-
-Result::Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype,
-               std::span<const std::int64_t> shape)
-{
-    if (given.is_none()) {
-        allocate(name, like, dtype, shape);
-        return;
-    }
-    object_ = nb::borrow(given);
-    is_given_ = true;
-    tensor_ = TensorArgument(name, given, Use::output);
-}
-
-void Result::allocate(const char* name, const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape)
-{
-    if (like.table() != nullptr) {
-        allocate_in_table(like, dtype, shape);
-        tensor_ = TensorArgument(name, object_, Use::input);
-        return;
-    }
-    const std::string package = package_of(like.object());
-    if (like.is_cuda()) {
-        throw Error(std::string(name) + " must be given where q is in device memory of the package " + package +
-                    "; flashomp makes device tensors of PyTorch only.");
-    }
-    const nb::object importer = package == "numpy" ? nb::object() : importer_of(package, like.object());
-    if (!importer.is_valid()) {
-        object_ = nb::module_::import_("numpy").attr("empty")(tuple_of(shape), numpy_dtype(dtype, like.object()));
-        tensor_ = TensorArgument(name, object_, Use::output);
-        return;
-    }
-    // JAX shares memory that is aligned to 64 bytes and copies other memory.
-    constexpr std::align_val_t alignment{64};
-    std::size_t bytes = static_cast<std::size_t>(size_of(dtype));
-    std::array<std::size_t, TensorView::max_rank> extents{};
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-        extents[axis] = static_cast<std::size_t>(shape[axis]);
-        bytes *= extents[axis];
-    }
-    void* memory = ::operator new(bytes, alignment);
-    nb::capsule owner(memory, [](void* held) noexcept { ::operator delete (held, std::align_val_t{64}); });
-    nb::ndarray<nb::array_api> array(memory, shape.size(), extents.data(), owner, nullptr, dlpack_dtype(dtype), dl_cpu,
-                                     0);
-    object_ = nb::cast(array, nb::rv_policy::reference);
-    framework_ = importer;
-    tensor_ = TensorArgument(name, object_, Use::output);
-}
-
-void Result::allocate_in_table(const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape)
-{
-    nb::dlpack::dltensor prototype;
-    prototype.device = like.device().device_type == dl_cuda_host ? nb::dlpack::device{dl_cpu, 0} : like.device();
-    prototype.ndim = static_cast<std::int32_t>(shape.size());
-    prototype.dtype = dlpack_dtype(dtype);
-    prototype.shape = const_cast<std::int64_t*>(shape.data());
-    ManagedTensorVersioned* managed = nullptr;
-    std::string reason;
-    const auto set_error = [](void* context, const char*, const char* message) {
-        *static_cast<std::string*>(context) = message;
-    };
-    if (like.table()->allocate(&prototype, &managed, &reason, set_error) != 0) {
-        PyErr_Clear();
-        throw RunFailure("a tensor for the result could not be made (" + reason + ").");
-    }
-    void* object = nullptr;
-    if (like.table()->to_object(managed, &object) != 0) {
-        throw nb::python_error();
-    }
-    object_ = nb::steal(static_cast<PyObject*>(object));
-}
-
-namespace {
-
-/// Tells PyTorch that a tensor was written, so that a graph which saved the old values refuses to go back.
-void tell_autograd(nb::handle tensor)
-{
-    try {
-        nb::module_::import_("torch").attr("autograd").attr("graph").attr("increment_version")(tensor);
-    } catch (const nb::python_error&) {
-        // Tensors of inference mode have no version.
-    }
-}
-
-} // namespace
-
-nb::object Result::finish()
-{
-    if (framework_.is_valid()) {
-        return framework_(object_);
-    }
-    if (is_given_ && tensor_.table() != nullptr) {
-        tell_autograd(object_);
-    }
-    return is_sequence_major_ ? object_.attr("transpose")(1, 2) : object_;
-}
-
-Result Result::in_order_of(const char* name, const TensorArgument& like, DType dtype,
-                           std::array<std::int64_t, TensorView::max_rank> shape)
-{
-    const TensorView& view = like.view();
-    const bool is_sequence_major = view.shape[1] > 1 && view.shape[2] > 1 && view.strides[1] < view.strides[2];
-    if (is_sequence_major) {
-        std::swap(shape[1], shape[2]);
-    }
-    Result result(name, nb::none(), like, dtype, shape);
-    result.is_sequence_major_ = is_sequence_major;
-    return result;
-}
-
-Scratch::Scratch(const TensorArgument& like, std::span<const std::int64_t> shape)
-{
-    if (like.is_cuda()) {
-        device_ = Result("lse", nb::none(), like, DType::float32, shape);
-        view_ = device_.view();
-        return;
-    }
-    view_ = TensorView::contiguous(nullptr, DType::float32, shape);
-    host_.reset(new float[static_cast<std::size_t>(view_.elements())]);
-    view_.data = host_.get();
 }
 
 } // namespace flashomp::python

@@ -1,15 +1,12 @@
-// Tensors that Python passes, as views, and the tensors that are made for its results. Nothing is copied.
+// Tensors that Python passes, as views. Nothing is copied.
 #pragma once
 
 #include "dlpack_exchange.hpp"
 
 #include <flashomp/tensor.hpp>
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 namespace flashomp::python {
@@ -59,48 +56,10 @@ private:
     std::optional<nb::ndarray<nb::ro>> readable_;
 };
 
-/// A result: the caller's tensor, or a new one of the framework of `like`. finish() is called when the call has written
-/// it.
-class Result {
-public:
-    Result() = default;
-    Result(const char* name, nb::handle given, const TensorArgument& like, DType dtype,
-           std::span<const std::int64_t> shape);
+[[nodiscard]] nb::dlpack::dtype dlpack_dtype(DType dtype);
 
-    /// A new tensor of PyTorch of `shape`, [batch, heads, seqlen, head_dim], in the order of memory of `like`, as the
-    /// results of PyTorch's own kernels have: heads may lie within rows.
-    [[nodiscard]] static Result in_order_of(const char* name, const TensorArgument& like, DType dtype,
-                                            std::array<std::int64_t, TensorView::max_rank> shape);
-
-    [[nodiscard]] TensorView view(Layout layout = Layout::bshd) const
-    {
-        return is_sequence_major_ ? tensor_.view() : tensor_.view(layout);
-    }
-    [[nodiscard]] const TensorArgument& tensor() const { return tensor_; }
-    [[nodiscard]] nb::object finish();
-
-private:
-    void allocate(const char* name, const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape);
-    void allocate_in_table(const TensorArgument& like, DType dtype, std::span<const std::int64_t> shape);
-
-    nb::object object_;     ///< in the framework, but for a result that is handed over at the end
-    nb::object framework_;  ///< its from_dlpack, where the memory is ours until finish()
-    TensorArgument tensor_; ///< of object_
-    bool is_sequence_major_ = false;
-    bool is_given_ = false; ///< by the caller
-};
-
-/// Memory for a result that nobody asked for.
-class Scratch {
-public:
-    Scratch(const TensorArgument& like, std::span<const std::int64_t> shape);
-    [[nodiscard]] TensorView view() const { return view_; }
-
-private:
-    std::unique_ptr<float[]> host_;
-    Result device_;
-    TensorView view_;
-};
+/// The name of the package that an object's type is from: "numpy", "torch", "jaxlib".
+[[nodiscard]] std::string package_of(nb::handle object);
 
 /// Text of an object for a message, on one line and not long.
 [[nodiscard]] std::string described(nb::handle object);

@@ -284,6 +284,68 @@ def test_dbias_without_a_bias(rng):
         flashomp.dropout_mask(("a",), dropout=0.5)
 
 
+def test_gradients_of_bias_and_sink_are_asked_for_alike(rng):
+    """By True, by None and False, and by tensors, in calls and in runs of a prepared call."""
+    q, k, v, dout = tensors(rng)
+    options = {"bias": rng.standard_normal((1, 4, 33, 47)).astype(np.float32), "sink": np.zeros(4, np.float32)}
+    o, lse = flashomp.attention(q, k, v, return_lse=True, **options)
+    expected = flashomp.attention_backward(q, k, v, o, lse, dout, dbias=True, dsink=True, **options)
+    none = flashomp.attention_backward(q, k, v, o, lse, dout, dbias=None, dsink=False, **options)
+    assert none.dbias is None and none.dsink is None
+    prepared = flashomp.prepare_backward(q, k, v, o, lse, dout, dbias=True, dsink=True, **options)
+    into = np.empty_like(options["bias"])
+    for asked in ({}, {"dbias": True, "dsink": True}, {"dbias": into, "dsink": None}):
+        got = prepared.run(q, k, v, o, lse, dout, **asked)
+        np.testing.assert_array_equal(got.dbias, expected.dbias)
+        np.testing.assert_array_equal(got.dsink, expected.dsink)
+    assert got.dbias is into
+    plain = flashomp.prepare_backward(q, k, v, o, lse, dout, **options)
+    assert plain.run(q, k, v, o, lse, dout).dbias is None
+    dq = np.full_like(q, 7)
+    for call in (lambda: plain.run(q, k, v, o, lse, dout, dq=dq, dbias=True),
+                 lambda: prepared.run(q, k, v, o, lse, dout, dq=dq, dbias=False),
+                 lambda: flashomp.prepare_backward(q, k, v, o, lse, dout, dbias=into, **options)):
+        with pytest.raises(flashomp.Error, match="dbias"):
+            call()
+    assert (dq == 7).all()
+
+
+def test_options_that_merge_does_not_have(rng):
+    q, k, v, _ = tensors(rng)
+    a, b = (flashomp.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 20), slice(20, 47)))
+    allowed = {"layout": "bshd", "backend": "auto", "machine": "host", "device": "host", "threads": 1}
+    out = np.full_like(a[0], 7)
+    for name in [*flashomp.Options.__annotations__, "casual"]:
+        if name in allowed or name == "stream":
+            continue
+        with pytest.raises(TypeError, match=f"merge\\(\\) has no option '{name}'; its options are layout") as error:
+            flashomp.merge(*a, *b, out=out, **{name: None})
+        sentence(error)
+    assert (out == 7).all()
+    np.testing.assert_array_equal(flashomp.merge(*a, *b, **allowed)[0], flashomp.merge(*a, *b)[0])
+    assert set(inspect.signature(flashomp.merge).parameters) >= {*allowed, "stream"}
+
+
+def test_masked_arrays_are_refused(rng):
+    """NumPy hands their numbers out without the mask."""
+    class Own(np.ma.MaskedArray):
+        pass
+
+    q, k, v, _ = tensors(rng)
+    out = np.full((2, 33, 4, 16), 7, np.float32)
+    masked = {"q": q, "k": k, "v": v, "out": out, "bias": np.zeros((1, 1, 33, 47), np.float32)}
+    for name, array in masked.items():
+        for bad in (np.ma.masked_array(array, mask=array > 0), np.ma.masked_array(array), array.view(Own)):
+            call = {"q": q, "k": k, "v": v, name: bad}
+            with pytest.raises(flashomp.Error, match=f"^{name} is a masked array of NumPy, .*{name}.filled") as error:
+                flashomp.attention(**call)
+            sentence(error)
+    assert (out == 7).all()
+    class MaskedArray(np.ndarray):  # of somebody else
+        pass
+    np.testing.assert_array_equal(flashomp.attention(q.view(MaskedArray), k, v), flashomp.attention(q, k, v))
+
+
 def test_signatures_and_documentation_name_every_option():
     parameters = inspect.signature(flashomp.attention).parameters
     assert parameters["causal"].default == "none" and parameters["bias"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -72,3 +72,22 @@ def test_sdpa(record_property):
                 assert took < LIMIT
     finally:
         torch.set_num_threads(threads)
+
+
+def test_backward(record_property):
+    """flashomp.torch's operator, which autograd's engine calls: with PyTorch's own way to an operator."""
+    torch = pytest.importorskip("torch")
+    import flashomp.torch
+
+    q, lse = torch.randn(1, 1, 1, 8), torch.zeros(1, 1, 1)
+    options = (*(None,) * 8, "none", -1, -1, 0.0, 0.0, "bhsd", False, False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        took = overhead(lambda: torch.ops.flashomp.backward.default(q, q, q, q, lse, q, *options),
+                        lambda: flashomp.attention_backward(q, q, q, q, lse, q, threads=1, return_report=True))
+    finally:
+        torch.set_num_threads(threads)
+    record_property("overhead_us", took)
+    print(f"{took:.1f} µs")
+    assert took < 3 * LIMIT

@@ -1,6 +1,11 @@
 """flashomp.torch.sdpa and enable() beside PyTorch's function."""
 
+import copy
 import inspect
+import io
+import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -168,10 +173,15 @@ def test_dropout_is_of_pytorch_s_generator():
 def test_autocast_as_pytorch():
     q, k, v = make(2, 4, 5, 8), make(2, 4, 7, 8).bfloat16(), make(2, 4, 7, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for mask in (None, torch.zeros(5, 7)):
-            got, want = sdpa(q, k, v, mask), pytorch_sdpa(q, k, v, mask)
-            assert got.dtype == want.dtype == torch.bfloat16
-            torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+        for mask in (None, torch.randn(5, 7), torch.randn(5, 7).half(), torch.randn(5, 7).bfloat16(), torch.randn(5, 7) > 0):
+            want = pytorch_sdpa(q, k, v, mask)
+            with flashomp.torch.enabled():
+                flashomp.torch.counts(reset=True)
+                served = F.scaled_dot_product_attention(q, k, v, mask)
+                assert flashomp.torch.counts()["forward"] == 1
+            for got in (sdpa(q, k, v, mask), served):
+                assert got.dtype == want.dtype == torch.bfloat16
+                torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
 
 
 def test_compile_fullgraph():
@@ -367,6 +377,85 @@ def test_dropout_under_another_default_device():
     q = torch.randn(1, 2, 3, 8)
     with torch.device("meta"):
         assert sdpa(q, q, q, dropout_p=0.5).device.type == "cpu"
+
+
+def scripted(q: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_script_has_pytorch_s_operator():
+    q = torch.randn(1, 2, 3, 8)
+    flashomp.torch.counts(reset=True)
+    with flashomp.torch.enabled():
+        script = torch.jit.script(scripted)
+        torch.testing.assert_close(script(q), pytorch_sdpa(q, q, q, is_causal=True))
+        assert "aten::scaled_dot_product_attention" in str(script.graph)
+        torch.testing.assert_close(torch.jit.trace(scripted, q)(q), pytorch_sdpa(q, q, q, is_causal=True))
+    torch.testing.assert_close(script(q), pytorch_sdpa(q, q, q, is_causal=True))
+
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = F.scaled_dot_product_attention
+
+
+LOAD = """
+import pickle, sys, torch
+import torch.nn.functional as F
+ours = F.scaled_dot_product_attention
+attend = pickle.load(sys.stdin.buffer)
+q = torch.ones(1, 2, 3, 8)
+torch.testing.assert_close(attend(q, q, q), ours(q, q, q))
+import flashomp.torch
+assert flashomp.torch.counts()["forward"] == 0
+with flashomp.torch.enabled():
+    assert F.scaled_dot_product_attention is attend
+    attend(q, q, q)
+assert flashomp.torch.counts()["forward"] == 1
+"""
+
+
+def test_the_served_function_is_pickled():
+    """Also in an object that holds it, and after the switch is off; another process has its own switch."""
+    with flashomp.torch.enabled():
+        held = Holder()
+        on = pickle.dumps(held.attend)
+        assert copy.deepcopy(held).attend is held.attend is F.scaled_dot_product_attention
+        buffer = io.BytesIO()
+        torch.save(held, buffer)
+    assert pickle.dumps(held.attend) == on and pickle.loads(on) is held.attend
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=False).attend is held.attend
+    subprocess.run([sys.executable, "-c", LOAD], input=on, check=True, timeout=120)
+
+
+def test_what_somebody_else_put_in_place_comes_back(monkeypatch):
+    q = torch.randn(1, 2, 3, 8)
+    calls = []
+
+    def theirs(*arguments, **options):
+        calls.append(arguments)
+        return pytorch_sdpa(*arguments, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", theirs)
+    flashomp.torch.counts(reset=True)
+    with flashomp.torch.enabled(), flashomp.torch.enabled():
+        F.scaled_dot_product_attention(q, q, q)
+        kept = F.scaled_dot_product_attention
+    assert F.scaled_dot_product_attention is theirs and not calls
+    kept(q, q, q)  # flashomp is off
+    assert flashomp.torch.counts()["forward"] == 1
+    with flashomp.torch.enabled():
+        monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **o: kept(*a, **o))  # a wrapper of the served one
+        theirs_now = F.scaled_dot_product_attention
+    assert F.scaled_dot_product_attention is theirs_now
+    theirs_now(q, q, q)
+    assert flashomp.torch.counts()["forward"] == 1
+    with flashomp.torch.enabled():
+        F.scaled_dot_product_attention(q.double(), q.double(), q.double())  # no circle
+    assert F.scaled_dot_product_attention is theirs_now
 
 
 def test_a_kept_name_is_pytorch_s_again():

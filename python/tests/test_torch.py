@@ -170,6 +170,92 @@ def test_errors_are_the_library_s_sentences():
     assert torch.equal(same, attention(q, k, v))
 
 
+WRONG = {
+    "no tensors": ({"q": None}, TypeError, "q was None; it must be a tensor of PyTorch."),
+    "a number": ({"k": 3.0}, TypeError, "k was 3.0; it must be a tensor of PyTorch."),
+    "an array": ({"v": np.zeros((1, 2), np.float32)}, TypeError, "v was array"),
+    "an array for a bias": ({"bias": np.zeros((1, 1, 33, 47))}, TypeError, "bias was array"),
+    "a list for starts": ({"cu_seqlens_q": [0, 3]}, TypeError, "cu_seqlens_q was [0, 3]; it must be a tensor"),
+    "a number for a sink": ({"sink": 0.5}, TypeError, "sink was 0.5"),
+    "q of no axes": ({"q": torch.tensor(1.0)}, flashomp.Error, "q has 0 axes"),
+    "v of no axes": ({"v": torch.tensor(1.0)}, flashomp.Error, "v has 0 axes"),
+    "a mask of no axes": ({"key_padding_mask": torch.tensor(True)}, flashomp.Error, "key_padding_mask has 0 axes"),
+    "one axis": ({"k": torch.zeros(3)}, flashomp.Error, "k has 1 axis; it must have 4, or 3"),
+    "five axes": ({"k": torch.zeros(1, 1, 1, 1, 1)}, flashomp.Error, "k has 5 axes; it must have 4, or 3"),
+    "a window that is a number": ({"window": 5}, flashomp.Error, "window was 5; it must be two integers"),
+    "a window in words": ({"window": "ab"}, flashomp.Error, "window was 'ab'; it must be two integers"),
+    "half a window": ({"window": (1.5, 2)}, flashomp.Error, "window"),
+    "a layout": ({"layout": None}, flashomp.Error, "layout was None; allowed are"),
+    "a scale in words": ({"scale": "big"}, flashomp.Error, "scale was 'big'; it must be a number"),
+    "a dropout in words": ({"dropout": "much"}, flashomp.Error, "dropout was 'much'; it must be a number"),
+    "one seed": ({"dropout": 0.5, "seed": 3}, flashomp.Error, "seed was 3; it must be (seed, offset)"),
+    "three seeds": ({"dropout": 0.5, "seed": (1, 2, 3)}, flashomp.Error, "seed was (1, 2, 3)"),
+    "seeds that are no integers": ({"dropout": 0.5, "seed": (1.0, 2)}, flashomp.Error, "seed was (1.0, 2)"),
+    "a negative seed": ({"dropout": 0.5, "seed": (-1, 2)}, flashomp.Error, "seed was (-1, 2)"),
+    "a large seed": ({"dropout": 0.5, "seed": (0, 2**64)}, flashomp.Error, "seed was (0, 18446744073709551616)"),
+    "seeds of 32 bits": ({"dropout": 0.5, "seed": torch.zeros(2, dtype=torch.int32)}, flashomp.Error, "seed is torch.int32"),
+    "a tensor of one seed": ({"seed": torch.zeros(1, dtype=torch.int64)}, flashomp.Error, "of shape [1]"),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", list(WRONG))
+def test_wrong_types_are_one_sentence(name, grad):
+    change, kind, words = WRONG[name]
+    q, k, v = tensors(grad=grad)
+    with pytest.raises(kind) as error:
+        attention(**{"q": q, "k": k, "v": v, **change})
+    text = str(error.value)
+    assert words in text and "\n" not in text and text.endswith("."), text
+
+
+def test_seeds_of_every_form_are_the_same():
+    q, k, v = tensors(grad=False)
+    o = attention(q, k, v, dropout=0.5, seed=(3, 2**64 - 1))
+    for seed in ([3, 2**64 - 1], (np.int64(3), 2**64 - 1), torch.tensor([3, -1])):
+        assert torch.equal(o, attention(q, k, v, dropout=0.5, seed=seed))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_gradients_lie_in_memory_as_the_inputs_and_are_new(layout, transposed):
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    if transposed:
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    o, lse = attention(q, k, v, layout=layout, return_lse=True)
+    options = (*(None,) * 8, "none", -1, -1, 0.0, 0.0, layout)
+    gradients = torch.ops.flashomp.backward(q, k, v, o, lse, torch.ones_like(o), *options, False, False)
+    for gradient, of in zip(gradients, (q, k, v)):
+        assert gradient.stride() == (of.stride() if layout == "bhsd" else torch.empty(of.shape).stride())
+        assert gradient._version == 0  # nobody has seen the tensor before, so that nobody need be told that it was written
+
+
+BEFORE_2_10 = """
+import torch
+torch.Tensor.__dlpack_c_exchange_api__ = None  # as before PyTorch 2.10
+torch.__version__ = "2.9.1"
+import flashomp
+q = torch.randn(1, 5, 2, 8)
+o, lse = flashomp.attention(q, q.bfloat16().float(), q, return_lse=True)
+assert type(o) is torch.Tensor and type(lse) is torch.Tensor and lse.shape == (1, 2, 5)
+assert type(flashomp.attention(*(q.bfloat16() for _ in range(3)))) is torch.Tensor
+for module in ("flashomp.torch", "flashomp.flash_attn", "flashomp.transformers"):
+    try:
+        __import__(module)
+    except ImportError as error:
+        text = str(error)
+        assert text == ("flashomp.torch needs PyTorch 2.10 or newer, whose tensors have DLPack's table of functions; this is "
+                        "PyTorch 2.9.1."), text
+    else:
+        raise AssertionError(module)
+"""
+
+
+def test_pytorch_before_2_10_is_refused_in_one_sentence():
+    """Its tensors still work in flashomp.attention, and results are PyTorch's."""
+    subprocess.run([sys.executable, "-c", BEFORE_2_10], check=True, timeout=120)
+
+
 def test_tensors_without_memory():
     q = torch.randn(1, 4, 2, 8)
     freed = q.clone()
@@ -307,6 +393,13 @@ def test_autocast():
     o.float().sum().backward()
     assert q.grad.dtype == torch.float32
     assert torch.equal(inferred, attention(*(x.detach().bfloat16() for x in (q, k, v))))
+    half = torch.randn(1, 1, 33, 47).half()
+    q, k, v = (x.detach() for x in (q, k, v))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(attention(q, k, v, bias=half), attention(q, k, v, bias=half.bfloat16()))
+        for wrong in (half > 0, half.double()):  # autocast leaves both alone
+            with pytest.raises(flashomp.Error, match="^bias is "):
+                attention(q, k, v, bias=wrong)
 
 
 def test_vmap_falls_back_to_a_loop():

@@ -23,65 +23,71 @@ constexpr std::array<std::size_t, 1> sizes_of_report{504};
 static_assert(sizes_of_report.back() == sizeof(flashomp_report));
 constexpr Versions<flashomp_report> report_versions{"flashomp_report", sizes_of_report};
 
+ForwardArgs views_of(const flashomp_forward_args* args, Views& views)
+{
+    const flashomp_forward_args given =
+        read_struct("args", args, forward_versions, default_of<flashomp_forward_args>());
+    ForwardArgs viewed;
+    viewed.q = views("q", given.q);
+    viewed.k = views("k", given.k);
+    viewed.v = views("v", given.v);
+    viewed.o = views("o", given.o);
+    viewed.lse = views("lse", given.lse);
+    return viewed;
+}
+
+BackwardArgs views_of(const flashomp_backward_args* args, Views& views)
+{
+    const flashomp_backward_args given =
+        read_struct("args", args, backward_versions, default_of<flashomp_backward_args>());
+    BackwardArgs viewed;
+    viewed.q = views("q", given.q);
+    viewed.k = views("k", given.k);
+    viewed.v = views("v", given.v);
+    viewed.o = views("o", given.o);
+    viewed.lse = views("lse", given.lse);
+    viewed.dout = views("dout", given.dout);
+    viewed.dq = views("dq", given.dq);
+    viewed.dk = views("dk", given.dk);
+    viewed.dv = views("dv", given.dv);
+    viewed.dbias = views("dbias", given.dbias);
+    viewed.dsink = views("dsink", given.dsink);
+    return viewed;
+}
+
+template <class Args, class CArgs>
+Call<Args> viewed_call(const CArgs* args, const flashomp_options* options)
+{
+    const flashomp_options given = read_options(options);
+    Views views(managed_is_gpus(given));
+    Call<Args> call;
+    call.args = views_of(args, views);
+    call.options = options_of(given, views);
+    return call;
+}
+
 } // namespace
-
-flashomp_forward_args default_forward_args()
-{
-    flashomp_forward_args defaults{};
-    defaults.size = sizeof defaults;
-    return defaults;
-}
-
-flashomp_backward_args default_backward_args()
-{
-    flashomp_backward_args defaults{};
-    defaults.size = sizeof defaults;
-    return defaults;
-}
-
-flashomp_report default_report()
-{
-    flashomp_report defaults{};
-    defaults.size = sizeof defaults;
-    return defaults;
-}
 
 Call<ForwardArgs> call_of(const flashomp_forward_args* args, const flashomp_options* options)
 {
-    const flashomp_options given_options = read_options(options);
-    const flashomp_forward_args given = read_struct("args", args, forward_versions, default_forward_args());
-    Views views(managed_is_gpus(given_options));
-    Call<ForwardArgs> call;
-    call.args.q = views("q", given.q);
-    call.args.k = views("k", given.k);
-    call.args.v = views("v", given.v);
-    call.args.o = views("o", given.o);
-    call.args.lse = views("lse", given.lse);
-    call.options = options_of(given_options, views);
-    call.allocator = allocator_of(given_options);
-    return call;
+    return viewed_call<ForwardArgs>(args, options);
 }
 
 Call<BackwardArgs> call_of(const flashomp_backward_args* args, const flashomp_options* options)
 {
-    const flashomp_options given_options = read_options(options);
-    const flashomp_backward_args given = read_struct("args", args, backward_versions, default_backward_args());
-    Views views(managed_is_gpus(given_options));
-    Call<BackwardArgs> call;
-    call.args.q = views("q", given.q);
-    call.args.k = views("k", given.k);
-    call.args.v = views("v", given.v);
-    call.args.o = views("o", given.o);
-    call.args.lse = views("lse", given.lse);
-    call.args.dout = views("dout", given.dout);
-    call.args.dq = views("dq", given.dq);
-    call.args.dk = views("dk", given.dk);
-    call.args.dv = views("dv", given.dv);
-    call.args.dbias = views("dbias", given.dbias);
-    call.args.dsink = views("dsink", given.dsink);
-    call.options = options_of(given_options, views);
-    call.allocator = allocator_of(given_options);
-    return call;
+    return viewed_call<BackwardArgs>(args, options);
+}
+
+ForwardArgs args_of(const flashomp_forward_args* args, bool managed_is_gpus)
+{
+    Views views(managed_is_gpus);
+    return views_of(args, views);
+}
+
+BackwardArgs args_of(const flashomp_backward_args* args, bool managed_is_gpus)
+{
+    Views views(managed_is_gpus);
+    return views_of(args, views);
 }
 
 void check_report(const flashomp_report* report)

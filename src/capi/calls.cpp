@@ -42,8 +42,9 @@ Report run_with(const flashomp_allocator& allocator, const Call<Args>& call)
     const Problem problem = validated(call);
     const auto start = Clock::now();
     PreparedCall prepared(problem, true);
-    const LentWorkspace workspace(allocator, prepared.workspace_bytes(), prepared.space(), problem);
+    LentWorkspace workspace(allocator, prepared.workspace_bytes(), prepared.space(), problem);
     Report report = prepared.report(prepared.run(problem, workspace.data(), problem.options.stream.value_or(nullptr)));
+    workspace.give_back();
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
 }
@@ -54,7 +55,8 @@ flashomp_status guarded_run(const CArgs* args, const flashomp_options* options, 
     return guarded([&] {
         check_report(report);
         const auto call = call_of(args, options);
-        const Report done = call.allocator ? run_with(*call.allocator, call) : run(call);
+        const auto allocator = allocator_of(options);
+        const Report done = allocator ? run_with(*allocator, call) : run(call);
         if (report != nullptr) {
             write_report(report, done);
         }

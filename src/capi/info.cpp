@@ -63,22 +63,22 @@ void flashomp_options_init(flashomp_options* options, size_t size)
 
 void flashomp_forward_args_init(flashomp_forward_args* args, size_t size)
 {
-    init_struct(args, size, default_forward_args());
+    init_struct(args, size, default_of<flashomp_forward_args>());
 }
 
 void flashomp_backward_args_init(flashomp_backward_args* args, size_t size)
 {
-    init_struct(args, size, default_backward_args());
+    init_struct(args, size, default_of<flashomp_backward_args>());
 }
 
 void flashomp_allocator_init(flashomp_allocator* allocator, size_t size)
 {
-    init_struct(allocator, size, default_allocator());
+    init_struct(allocator, size, default_of<flashomp_allocator>());
 }
 
 void flashomp_report_init(flashomp_report* report, size_t size)
 {
-    init_struct(report, size, default_report());
+    init_struct(report, size, default_of<flashomp_report>());
 }
 
 void flashomp_device_info_init(flashomp_device_info* info, size_t size)

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <fmt/format.h>
+#include <utility>
 
 namespace flashomp::capi {
 
@@ -33,15 +34,23 @@ public:
         try {
             check(problem);
         } catch (...) { // no destructor follows a constructor that throws
-            give_back();
+            give_back_after_failure();
             throw;
         }
     }
-    ~LentWorkspace() { give_back(); }
+    ~LentWorkspace() { give_back_after_failure(); }
     LentWorkspace(const LentWorkspace&) = delete;
     LentWorkspace& operator=(const LentWorkspace&) = delete;
 
     [[nodiscard]] void* data() const { return data_; }
+
+    /// At the end of a call that succeeded. What release() throws goes to the caller; it is not called again.
+    void give_back()
+    {
+        if (void* const memory = std::exchange(data_, nullptr)) {
+            allocator_.release(allocator_.context, memory, bytes_, device_type_, device_id_, stream_);
+        }
+    }
 
 private:
     static constexpr std::int64_t alignment = PreparedForward::workspace_alignment;
@@ -63,10 +72,12 @@ private:
         });
     }
 
-    void give_back() const
+    /// The failure that is under way is the one to be told, not that of release().
+    void give_back_after_failure() noexcept
     {
-        if (data_ != nullptr) {
-            allocator_.release(allocator_.context, data_, bytes_, device_type_, device_id_, stream_);
+        try {
+            give_back();
+        } catch (...) { // NOLINT(bugprone-empty-catch)
         }
     }
 

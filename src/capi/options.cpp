@@ -85,16 +85,8 @@ Device device_of(const flashomp_options& given, const Options& options, const Vi
 
 flashomp_options default_options()
 {
-    flashomp_options defaults{};
-    defaults.size = sizeof(flashomp_options);
+    auto defaults = default_of<flashomp_options>();
     defaults.window_left = defaults.window_right = -1;
-    return defaults;
-}
-
-flashomp_allocator default_allocator()
-{
-    flashomp_allocator defaults{};
-    defaults.size = sizeof(flashomp_allocator);
     return defaults;
 }
 
@@ -149,13 +141,14 @@ Options options_of(const flashomp_options& given, Views& views)
     return options;
 }
 
-std::optional<flashomp_allocator> allocator_of(const flashomp_options& given)
+std::optional<flashomp_allocator> allocator_of(const flashomp_options* options)
 {
+    const flashomp_options given = read_options(options);
     if (given.allocator == nullptr) {
         return {};
     }
     const flashomp_allocator allocator =
-        read_struct("allocator", given.allocator, allocator_versions, default_allocator());
+        read_struct("allocator", given.allocator, allocator_versions, default_of<flashomp_allocator>());
     if (allocator.allocate == nullptr || allocator.release == nullptr) {
         throw Error(fmt::format("allocator->{} was null; both functions must be given.",
                                 allocator.allocate == nullptr ? "allocate" : "release"));

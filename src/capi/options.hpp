@@ -12,7 +12,6 @@
 namespace flashomp::capi {
 
 [[nodiscard]] flashomp_options default_options();
-[[nodiscard]] flashomp_allocator default_allocator();
 
 /// The options as this library knows them; null stands for the defaults. Throws Error where their size is none.
 [[nodiscard]] flashomp_options read_options(const flashomp_options* given);
@@ -27,7 +26,8 @@ namespace flashomp::capi {
 /// device is chosen with them. Throws Error where a member is not as documented.
 [[nodiscard]] Options options_of(const flashomp_options& given, Views& views);
 
-/// Throws Error where it cannot allocate.
-[[nodiscard]] std::optional<flashomp_allocator> allocator_of(const flashomp_options& given);
+/// The allocator of a call that takes one, flashomp_forward() or flashomp_backward(). Throws Error where it cannot
+/// allocate, or the options' size is none.
+[[nodiscard]] std::optional<flashomp_allocator> allocator_of(const flashomp_options* options);
 
 } // namespace flashomp::capi

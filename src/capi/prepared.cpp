@@ -1,17 +1,12 @@
 // Prepared calls of the C interface.
-#include "flashomp/prepared.hpp"
+#include "prepared.hpp"
 
 #include "arguments.hpp"
+#include "options.hpp"
 #include "status.hpp"
 
 #include <fmt/format.h>
 #include <span>
-#include <utility>
-#include <variant>
-
-struct flashomp_prepared {
-    std::variant<flashomp::PreparedForward, flashomp::PreparedBackward> call;
-};
 
 namespace flashomp::capi {
 
@@ -26,7 +21,7 @@ flashomp_status guarded_prepare(const CArgs* args, const flashomp_options* optio
         }
         *prepared = nullptr;
         const auto call = call_of(args, options);
-        *prepared = new flashomp_prepared{prepare(call.args, call.options)};
+        *prepared = new flashomp_prepared{prepare(call.args, call.options), managed_is_gpus(read_options(options))};
     });
 }
 
@@ -55,10 +50,14 @@ flashomp_status guarded_run(flashomp_prepared* prepared, const CArgs* args, cons
                                     is_forward ? "forward" : "backward"));
         }
         check_report(report);
-        const auto given = call_of(args, options);
         const auto memory = span_of(workspace, workspace_bytes);
-        const RunReport run =
-            options == nullptr ? call->run(given.args, memory) : call->run(given.args, given.options, memory);
+        const RunReport run = [&] {
+            if (options == nullptr) { // those that prepare got, which also say whose memory managed memory is
+                return call->run(args_of(args, prepared->managed_is_gpus), memory);
+            }
+            const auto given = call_of(args, options);
+            return call->run(given.args, given.options, memory);
+        }();
         if (report != nullptr) {
             write_report(report, call->report(run));
         }

@@ -66,6 +66,15 @@ void write_struct(Struct* target, Struct values)
     std::memcpy(target, &values, std::min(size, sizeof(Struct)));
 }
 
+/// A struct whose defaults are zeros.
+template <class Struct>
+[[nodiscard]] Struct default_of()
+{
+    Struct defaults{};
+    defaults.size = sizeof defaults;
+    return defaults;
+}
+
 /// Sets `size` bytes: the defaults, and zeros beyond.
 template <class Struct>
 void init_struct(Struct* target, std::size_t size, Struct defaults)

@@ -1,6 +1,10 @@
 // Prepared calls and allocators of the C interface.
 #include "c_call.hpp"
 
+#include "arguments.hpp"
+#include "options.hpp"
+#include "prepared.hpp"
+
 #include "support/attention_case.hpp"
 #include "unit/refusal.hpp"
 
@@ -10,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -141,6 +146,67 @@ TEST(CApiPrepared, RefusesWhatIsNotAsPrepared)
     EXPECT_EQ(raw, nullptr);
 }
 
+/// Managed memory as that of host tensors: what the library takes it for shows without a GPU.
+void make_managed(CCall& call)
+{
+    for (const flashomp_tensor* const tensor :
+         {call.forward.q, call.forward.k, call.forward.v, call.forward.o, call.forward.lse}) {
+        const_cast<flashomp_tensor*>(tensor)->device.device_type = FLASHOMP_CUDA_MANAGED;
+    }
+}
+
+TEST(CApiPrepared, ManagedMemoryIsInRunsWithoutOptionsWhatPrepareTookItFor)
+{
+    AttentionCase plain = made(), c = made();
+    const Options options = on_host();
+    forward(plain.forward_args(), options);
+    CCall call(c.forward_args(), options);
+    make_managed(call);
+    flashomp_prepared* raw = nullptr;
+    ASSERT_EQ(flashomp_prepare_forward(&call.forward, &call.options, &raw), FLASHOMP_OK) << flashomp_last_error();
+    const Handle prepared(raw);
+    EXPECT_FALSE(raw->managed_is_gpus);
+    const std::int64_t bytes = flashomp_workspace_bytes(raw);
+    const Aligned workspace(bytes);
+    const auto run = [&](bool with_options) {
+        c.poison_outputs(); // elsewhere
+        CCall again(c.forward_args(), options);
+        make_managed(again);
+        return flashomp_run_forward(raw, &again.forward, with_options ? &again.options : nullptr, workspace.data, bytes,
+                                    nullptr);
+    };
+    ASSERT_EQ(run(false), FLASHOMP_OK) << flashomp_last_error();
+    EXPECT_TRUE(same(c.o, plain.o));
+
+    // A call that took it for a GPU's, which only a build with backend cuda prepares: the same memory is a GPU's again.
+    raw->managed_is_gpus = true;
+    EXPECT_EQ(run(false), FLASHOMP_BAD_ARGUMENT);
+    EXPECT_NE(std::string(flashomp_last_error()).find("device memory"), std::string::npos) << flashomp_last_error();
+    EXPECT_TRUE(is_poison(c.o));
+    EXPECT_EQ(run(true), FLASHOMP_OK) << flashomp_last_error(); // with options that name neither cuda nor a stream
+    EXPECT_TRUE(same(c.o, plain.o));
+}
+
+TEST(CApiPrepared, TakesManagedMemoryForAGpusWhereBackendCudaOrAStreamIsNamed)
+{
+    AttentionCase c = made();
+    CCall call(c.forward_args(), on_host());
+    make_managed(call);
+    for (const bool stream : {false, true}) {
+        flashomp_options options = call.options;
+        EXPECT_FALSE(capi::managed_is_gpus(options));
+        options.has_stream = stream ? 1 : 0;
+        options.backend = stream ? FLASHOMP_BACKEND_AUTO : FLASHOMP_BACKEND_CUDA;
+        EXPECT_TRUE(capi::managed_is_gpus(options));
+    }
+    for (const bool is_gpus : {false, true}) {
+        const ForwardArgs args = capi::args_of(&call.forward, is_gpus);
+        EXPECT_EQ(args.q.memory, is_gpus ? Memory::device : Memory::host);
+        EXPECT_EQ(args.lse.memory, is_gpus ? Memory::device : Memory::host);
+        EXPECT_EQ(args.q.data, c.q.data());
+    }
+}
+
 /// Counts, and lends one block.
 struct Lender {
     std::vector<std::string> calls;
@@ -149,6 +215,7 @@ struct Lender {
     std::int64_t misalign = 0;
     bool has_none = false;
     void* stands_in = nullptr; ///< lent instead
+    bool throws = false;       ///< when it gets its memory back
 
     static void* allocate(void* context, std::int64_t bytes, std::int64_t alignment, std::int32_t device_type,
                           std::int32_t device_id, void* stream)
@@ -183,6 +250,9 @@ struct Lender {
         EXPECT_EQ(stream, nullptr);
         if (self.stands_in == nullptr) {
             std::free(static_cast<char*>(memory) - self.misalign); // NOLINT(cppcoreguidelines-no-malloc)
+        }
+        if (self.throws) {
+            throw std::runtime_error("the lender is upset");
         }
     }
     [[nodiscard]] flashomp_allocator allocator()
@@ -266,6 +336,68 @@ TEST(CApiAllocator, GetsItsMemoryBackAfterFailures)
     lender.stands_in = static_cast<char*>(c.q.data()) - address % 256; // the tensor is longer than this
     expect_failed(FLASHOMP_BAD_ARGUMENT, "returned memory that overlaps q");
     EXPECT_EQ(lender.calls, once);
+
+    lender.throws = true; // the first failure is told
+    expect_failed(FLASHOMP_BAD_ARGUMENT, "returned memory that overlaps q");
+    EXPECT_EQ(lender.calls, once);
+}
+
+TEST(CApiAllocator, MayThrowWhenItGetsItsMemoryBack)
+{
+    AttentionCase c = made();
+    Lender lender;
+    lender.throws = true;
+    const flashomp_allocator allocator = lender.allocator();
+    CCall forward_call(c.forward_args(), on_host()), backward_call(c.backward_args(), on_host());
+    forward_call.options.allocator = backward_call.options.allocator = &allocator;
+    const auto expect_told = [&](flashomp_status status) {
+        EXPECT_EQ(status, FLASHOMP_UNEXPECTED);
+        EXPECT_NE(std::string(flashomp_last_error()).find("the lender is upset"), std::string::npos)
+            << flashomp_last_error();
+        EXPECT_EQ(lender.calls, once);
+        lender.calls.clear();
+    };
+    expect_told(flashomp_forward(&forward_call.forward, &forward_call.options, nullptr));
+    expect_told(flashomp_backward(&backward_call.backward, &backward_call.options, nullptr));
+}
+
+TEST(CApiAllocator, IsNotLookedAtWhereItDoesNotCount)
+{
+    AttentionCase c = made();
+    flashomp_allocator broken;
+    std::memset(&broken, 0, sizeof broken); // no size, and no functions
+    CCall forward_call(c.forward_args(), on_host()), backward_call(c.backward_args(), on_host());
+    forward_call.options.allocator = backward_call.options.allocator = &broken;
+    flashomp_prepared* raw = nullptr;
+    ASSERT_EQ(flashomp_prepare_forward(&forward_call.forward, &forward_call.options, &raw), FLASHOMP_OK)
+        << flashomp_last_error();
+    const Handle prepared_forward(raw);
+    ASSERT_EQ(flashomp_prepare_backward(&backward_call.backward, &backward_call.options, &raw), FLASHOMP_OK)
+        << flashomp_last_error();
+    const Handle prepared_backward(raw);
+    const std::int64_t bytes =
+        std::max(flashomp_workspace_bytes(prepared_forward.get()), flashomp_workspace_bytes(prepared_backward.get()));
+    const Aligned workspace(bytes);
+    EXPECT_EQ(flashomp_run_forward(prepared_forward.get(), &forward_call.forward, &forward_call.options, workspace.data,
+                                   bytes, nullptr),
+              FLASHOMP_OK)
+        << flashomp_last_error();
+    EXPECT_EQ(flashomp_run_backward(prepared_backward.get(), &backward_call.backward, &backward_call.options,
+                                    workspace.data, bytes, nullptr),
+              FLASHOMP_OK)
+        << flashomp_last_error();
+
+    AttentionCase part = made();
+    HostTensor o(DType::float32, c.o.shape()), lse(DType::float32, c.lse.shape());
+    forward(part.forward_args(), on_host());
+    CCall call(on_host());
+    call.options.dropout_probability = 0.0;
+    call.options.allocator = &broken;
+    EXPECT_EQ(flashomp_merge(call.tensor(c.o.view()), call.tensor(c.lse.view()), call.tensor(part.o.view()),
+                             call.tensor(part.lse.view()), call.tensor(o.view()), call.tensor(lse.view()),
+                             &call.options, nullptr),
+              FLASHOMP_OK)
+        << flashomp_last_error();
 }
 
 } // namespace

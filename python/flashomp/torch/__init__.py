@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch as _torch
 
-if not hasattr(_torch.Tensor, "__dlpack_c_exchange_api__") and not hasattr(_torch.Tensor, "__c_dlpack_exchange_api__"):
+if not any(getattr(_torch.Tensor, _name, None) for _name in ("__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__")):
     raise ImportError(f"flashomp.torch needs PyTorch 2.10 or newer, whose tensors have DLPack's table of functions; this "
                       f"is PyTorch {_torch.__version__}.")
 

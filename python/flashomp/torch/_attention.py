@@ -27,6 +27,56 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
+def autocast_bias(bias: Tensor | None, q: Tensor) -> Tensor | None:
+    """What is added to the scores, in the dtype of q where autocast is on. float32 stays, since flashomp adds it as it is;
+    autocast leaves float64 and booleans alone."""
+    if (not isinstance(bias, Tensor) or not isinstance(q, Tensor) or not bias.is_floating_point()
+            or bias.dtype in (torch.float32, torch.float64, q.dtype)):
+        return bias
+    device = q.device.type
+    return bias.to(q.dtype) if device != "meta" and torch.is_autocast_enabled(device) else bias
+
+
+def _check(q: Any, k: Any, v: Any, window: Any, layout: Any, **optional: Any) -> None:
+    """Raises where PyTorch or Python would before the library sees the arguments."""
+    for name, tensor in (("q", q), ("k", k), ("v", v), *optional.items()):
+        if not isinstance(tensor, Tensor):
+            if tensor is None and name in optional:
+                continue
+            raise TypeError(f"{name} was {described(tensor)}; it must be a tensor of PyTorch.")
+        if tensor.dim() == 0:
+            raise _core.Error(f"{name} has 0 axes; it must have 1 to 4, as its shape is documented.")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() not in (3, 4):
+            raise _core.Error(f"{name} has {tensor.dim()} {'axis' if tensor.dim() == 1 else 'axes'}; it must have 4, or 3 "
+                              "where sequences are packed.")
+    if isinstance(window, str) or not hasattr(window, "__len__") or len(window) != 2:
+        raise _core.Error(f"window was {described(window)}; it must be two integers, (left, right).")
+    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+        raise _core.Error(f"layout was {described(layout)}; allowed are 'bshd', 'bhsd'.")
+
+
+def described(value: Any) -> str:
+    """Text of a value for a message, on one line and not long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _seed_of(seed: Any) -> Tensor:
+    """(seed, offset) as the operator takes them."""
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or tuple(seed.shape) != (2,):
+            raise _core.Error(f"seed is {seed.dtype} of shape {list(seed.shape)}; as a tensor it must be torch.int64 of "
+                              "shape [2], the seed and the offset.")
+        return seed
+    fits = isinstance(seed, (tuple, list)) and len(seed) == 2 and all(
+        hasattr(n, "__index__") and not isinstance(n, bool) and 0 <= int(n) < 2**64 for n in seed)
+    if not fits:
+        raise _core.Error(f"seed was {described(seed)}; it must be (seed, offset), two integers from 0 to 2^64 - 1, or a "
+                          "tensor of them.")
+    return torch.tensor([(int(n) + 2**63) % 2**64 - 2**63 for n in seed], dtype=torch.int64, device="cpu")
+
+
 def call(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, key_padding_mask: Tensor | None = None,
          alibi_slopes: Tensor | None = None, sink: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
          cu_seqlens_k: Tensor | None = None, seed: Tensor | None = None, scale: float | None = None,
@@ -61,32 +111,31 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; float32, bfloat16 or float16;
     packed sequences: [total, heads, head_dim]. Any strides; a last axis that is not contiguous is copied.
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]; its gradient has its shape.
-    seed: of dropout: (seed, offset), or int64 [2]; PyTorch's generator draws one where it is not given.
+    seed: of dropout: (seed, offset), integers from 0 to 2^64 - 1, or int64 [2] with their bits; PyTorch's generator draws
+    one where it is not given.
     return_lse: returns (o, lse); lse, float32 [B, Hq, Nq], has no gradient.
 
     Saves q, k, v, o and lse for the backward pass, and nothing of size Nq x Nk but a bias that was given. Works in
     torch.compile(fullgraph=True), torch.export, autocast (which lowers the precision of q, k and v) and checkpoints.
     Raises flashomp.Error (a ValueError) when an argument is not as documented, also for tensors that require a gradient
-    where there is none (alibi_slopes).
+    where there is none (alibi_slopes), and TypeError for what is no tensor.
     """
-    if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
-        raise _core.Error("alibi_slopes requires a gradient, which flashomp does not compute; give "
-                          "alibi_slopes.detach().")
     for name, number in (("scale", scale), ("softcap", softcap), ("dropout", dropout)):
         if isinstance(number, Tensor):
             raise _core.Error(f"{name} is a tensor, for which flashomp computes no gradient; give float({name}).")
-    if len(window) != 2:
-        raise _core.Error(f"window was {window}; it must be two integers, (left, right).")
+    _check(q, k, v, window, layout, bias=bias, key_padding_mask=key_padding_mask, alibi_slopes=alibi_slopes, sink=sink,
+           cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
+        raise _core.Error("alibi_slopes requires a gradient, which flashomp does not compute; give "
+                          "alibi_slopes.detach().")
     q, k, v = autocast(q, k, v)
-    if bias is not None and bias.dtype not in (torch.float32, q.dtype) and torch.is_autocast_enabled(q.device.type):
-        bias = bias.to(q.dtype)
+    bias = autocast_bias(bias, q)
+    if seed is not None:
+        seed = _seed_of(seed)
     if dropout == 0.0:
         seed = None
     elif seed is None:
         seed = new_seed()
-    elif not isinstance(seed, Tensor):
-        seed = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in seed], dtype=torch.int64,
-                            device="cpu")
     o, lse = call(q, k, v, bias=bias, key_padding_mask=key_padding_mask, alibi_slopes=alibi_slopes, sink=sink,
                   cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seed=seed, scale=scale, causal=causal,
                   window=window, softcap=softcap, dropout=dropout, layout=layout)

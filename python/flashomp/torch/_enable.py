@@ -13,26 +13,30 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
 from .. import _core
-from ._attention import autocast
+from ._attention import autocast, autocast_bias
 from ._counts import counts
 from ._sdpa import _attention, plain, pytorch_sdpa, why_not
 
 _lock = threading.Lock()
 _enabled: dict[bool, int] = {False: 0, True: 0}  # who has it on, without and with CUDA: enable() and open contexts
 _by_enable: bool | None = None  # whether enable() has it on, and with CUDA
-_devices: tuple[str, ...] = ("cpu",)
+_devices: tuple[str, ...] = ()  # those that are served; none while it is off
+_before: Any = pytorch_sdpa  # what was in PyTorch's place when it was put on
 
 
-@functools.wraps(pytorch_sdpa, updated=())
-def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-           is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    if F.scaled_dot_product_attention is pytorch_sdpa:  # a name that somebody kept from when flashomp was on
+# Its own name, not that of PyTorch's function, under which pickle would find another one; its signature is written out.
+@functools.wraps(pytorch_sdpa, assigned=("__doc__",), updated=())
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    if not _devices:  # a name that somebody kept from when flashomp was on
         return pytorch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if attn_mask is None and dropout_p == 0.0:
         o = plain(query, key, value, is_causal, scale, enable_gqa)
         if o is not None:
             return o
     query, key, value = autocast(query, key, value)
+    attn_mask = autocast_bias(attn_mask, query)
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, _devices)
     if reason is None:
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -44,6 +48,10 @@ def _serve(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
     return pytorch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
+# TorchScript cannot compile the function above, so that a script has PyTorch's operator in its place.
+torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
+
+
 def _expect_backend(cuda: bool) -> None:
     if (cuda and "cuda" not in _core.build_info["backends"]
             and not any(device["shares_cuda_memory"] for device in _core.devices("openmp"))):
@@ -53,13 +61,17 @@ def _expect_backend(cuda: bool) -> None:
 
 def _change(cuda: bool, by: int) -> None:
     """With the lock held: one more or one fewer who has it on."""
-    global _devices
+    global _devices, _before
+    was_on = any(_enabled.values())
     _enabled[cuda] += by
-    _devices = ("cpu", "cuda") if _enabled[True] else ("cpu",)
-    if any(_enabled.values()):
-        F.scaled_dot_product_attention = _serve
-    elif F.scaled_dot_product_attention is _serve:  # else somebody else has replaced the function since
-        F.scaled_dot_product_attention = pytorch_sdpa
+    is_on = any(_enabled.values())
+    _devices = ("cpu", "cuda") if _enabled[True] else ("cpu",) if is_on else ()
+    if is_on:
+        if not was_on and F.scaled_dot_product_attention is not scaled_dot_product_attention:
+            _before = F.scaled_dot_product_attention
+        F.scaled_dot_product_attention = scaled_dot_product_attention
+    elif F.scaled_dot_product_attention is scaled_dot_product_attention:  # else somebody has replaced the function since
+        F.scaled_dot_product_attention, _before = _before, pytorch_sdpa
 
 
 def enable(*, cuda: bool = False) -> None:
@@ -68,7 +80,9 @@ def enable(*, cuda: bool = False) -> None:
     Calls that flashomp cannot do go to PyTorch's function, and counts() says why. cuda: tensors on CUDA devices, too, by
     the CUDA backend where it is built, else by OpenMP on the GPU; an Error where neither can be had.
     The function is replaced in torch.nn.functional, so that modules of torch.nn and code that looks the function up there
-    when it calls are served; a name that was imported from there before keeps PyTorch's function.
+    when it calls are served; a name that was imported from there before keeps PyTorch's function. What torch.jit.script
+    compiles keeps PyTorch's kernels, too, and is not counted. disable() puts back what was there, also where that was not
+    PyTorch's; calls that flashomp cannot do go to PyTorch's function, not to that.
     """
     global _by_enable
     _expect_backend(cuda)

@@ -33,7 +33,7 @@ def _unit_stride(tensor: Tensor) -> Tensor:
 
 
 def new_like(tensor: Tensor, shape: Sequence[Any], layout: str) -> Tensor:
-    """An uninitialised tensor in the order of memory of another with these axes, as PyTorch's own results are: in layout
+    """A tensor as _core makes results, in the order of memory of another with these axes, as PyTorch's own are: in layout
     "bhsd" a query that was transposed from [batch, seqlen, heads, head_dim] gives such a result."""
     if (layout == "bhsd" and len(shape) == 4 and tensor.size(1) > 1 and tensor.size(2) > 1
             and tensor.stride(1) < tensor.stride(2)):
@@ -101,11 +101,9 @@ def _backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Ten
               *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *given, with_dbias, with_dsink = rest
     options = core_options(*given)
-    layout = options["layout"]
     inputs = (_unit_stride(q), _unit_stride(k), _unit_stride(v), _unit_stride(o), lse, _unit_stride(dout))
-    gradients = (new_like(q, q.shape, layout), new_like(k, k.shape, layout), new_like(v, v.shape, layout),
-                 None if with_dbias else False, None if with_dsink else False)
-    dq, dk, dv, dbias, dsink = _core.attention_backward(inputs, gradients, False, False, options)
+    gradients = (None, None, None, None if with_dbias else False, None if with_dsink else False)
+    dq, dk, dv, dbias, dsink = _core.attention_backward(inputs, gradients, False, False, options, True)
     counts.backward()
     none = q.new_empty(0)
     return dq, dk, dv, none if dbias is None else dbias, none.clone() if dsink is None else dsink

@@ -10,7 +10,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
-from ._attention import autocast, call, new_seed
+from ._attention import autocast, autocast_bias, call, new_seed
 from ._counts import counts
 from ._operators import is_watched
 
@@ -216,6 +216,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = N
         if o is not None:
             return o
     query, key, value = autocast(query, key, value)
+    attn_mask = autocast_bias(attn_mask, query)
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, ("cpu", "cuda", "meta"))
     if reason is not None:
         raise _core.Error(f"flashomp cannot do this call of sdpa: {reason}; "
