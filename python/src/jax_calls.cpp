@@ -272,12 +272,18 @@ xla::Error* error(const xla::CallFrame& frame, xla::ErrorCode code, const char* 
 
 xla::Error* answer(const xla::CallFrame& frame, xla::MetadataExtension& query)
 {
+    // XLA before 0.2 asks without its functions, so that no error can be made; all layouts are those of 0.1.
+    const xla::Api* api = frame.api;
     if (query.base.struct_size < sizeof(xla::MetadataExtension) ||
         query.metadata->struct_size < offsetof(xla::Metadata, traits) + sizeof(query.metadata->traits)) {
-        return error(frame, xla::ErrorCode::invalid_argument, "XLA's metadata query is older than flashomp knows it.");
+        return api == nullptr ? nullptr
+                              : error(frame, xla::ErrorCode::invalid_argument,
+                                      "XLA's metadata query is older than flashomp knows it.");
     }
-    const xla::ApiVersion& theirs = frame.api->version;
-    const std::int32_t minor = theirs.major == xla::api_major ? std::min(theirs.minor, xla::api_minor) : xla::api_minor;
+    std::int32_t minor = api == nullptr ? 1 : xla::api_minor;
+    if (api != nullptr && api->version.major == xla::api_major) {
+        minor = std::min(api->version.minor, xla::api_minor);
+    }
     query.metadata->version = {sizeof(xla::ApiVersion), nullptr, xla::api_major, minor};
     query.metadata->traits = 0;
     return nullptr;

@@ -9,8 +9,8 @@
 
 namespace flashomp::python::xla {
 
-/// The version whose layouts these are. They are those of 0.1 and 0.2, too, and XLA refuses a handler that names a
-/// version newer than its own.
+/// The version whose layouts these are. They are those of 0.1 (jaxlib 0.4.35 to 0.8) and 0.2 (0.9), too, and XLA
+/// refuses a handler that names a version newer than its own.
 constexpr std::int32_t api_major = 0;
 constexpr std::int32_t api_minor = 3;
 
