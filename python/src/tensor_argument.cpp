@@ -57,14 +57,14 @@ std::optional<DType> ml_dtype_of(nb::handle object)
                                      : std::nullopt;
 }
 
-/// NumPy's arrays with a mask, which DLPack and the buffer protocol hand out without it.
-bool is_masked_array(nb::handle object)
+/// The object's type or one of its bases has this name, in this module or one below it. Nothing is imported.
+bool is_a(nb::handle object, const char* type, std::string_view module)
 {
     PyObject* const bases = Py_TYPE(object.ptr())->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); ++i) {
         const nb::handle base(PyTuple_GET_ITEM(bases, i));
-        if (std::strcmp(reinterpret_cast<PyTypeObject*>(base.ptr())->tp_name, "MaskedArray") == 0 &&
-            nb::cast<std::string>(nb::str(nb::getattr(base, "__module__"))).starts_with("numpy.ma")) {
+        if (std::strcmp(reinterpret_cast<PyTypeObject*>(base.ptr())->tp_name, type) == 0 &&
+            nb::cast<std::string>(nb::str(nb::getattr(base, "__module__"))).starts_with(module)) {
             return true;
         }
     }
@@ -281,13 +281,18 @@ void TensorArgument::import_through_protocol(Use use)
     const std::string package = package_of(object_);
     const std::string name(name_);
     const bool writes = use == Use::output;
-    if (is_masked_array(object_)) {
+    // DLPack and the buffer protocol hand out such an array without its mask.
+    if (is_a(object_, "MaskedArray", "numpy.ma")) {
         throw Error(name +
                     " is a masked array of NumPy, whose mask flashomp does not read; it must be a plain array, " +
                     "such as " + name + ".filled(0), and key_padding_mask or bias hides keys.");
     }
     if (writes && (package == "jax" || package == "jaxlib")) {
         throw Error(name + " is a JAX array, which cannot be written; leave " + name + " out.");
+    }
+    if (is_a(object_, "Tracer", "jax.")) {
+        throw Error(name + " is traced by JAX and has no values yet; inside jax.jit, jax.grad and jax.vmap use " +
+                    "flashomp.jax.attention.");
     }
     if (writes && package == "numpy" && nb::hasattr(object_, "flags") &&
         !nb::cast<bool>(object_.attr("flags").attr("writeable"))) {

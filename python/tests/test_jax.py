@@ -25,6 +25,20 @@ def test_arrays_come_back_as_arrays(dtype, bound, rng):
     assert float(jnp.abs(o.astype(jnp.float32)).sum()) > 0  # JAX computes with it
 
 
+def test_a_traced_array_is_sent_to_flashomp_jax(rng):
+    q, k, v, _ = (jnp.asarray(x) for x in tensors(rng))
+    sentence = "is traced by JAX and has no values yet; inside jax.jit, jax.grad and jax.vmap use flashomp.jax.attention."
+    with pytest.raises(flashomp.Error) as error:
+        jax.jit(flashomp.attention)(q, k, v)
+    assert str(error.value) == "q " + sentence
+    with pytest.raises(flashomp.Error) as error:
+        jax.grad(lambda v: flashomp.attention(q, k, v).sum())(v)
+    assert str(error.value) == "v " + sentence
+    with pytest.raises(flashomp.Error) as error:
+        jax.vmap(lambda bias: flashomp.attention(q, k, v, bias=bias))(jnp.zeros((3, 1, 1, 1, 1)))
+    assert str(error.value) == "bias " + sentence
+
+
 def test_an_array_is_no_output(rng):
     q, k, v, _ = (jnp.asarray(x) for x in tensors(rng))
     with pytest.raises(flashomp.Error, match="out is a JAX array, which cannot be written"):
