@@ -1,6 +1,7 @@
 ! Attention from Fortran through ISO_C_BINDING: two heads of 3 queries over 5 keys, compared with a double loop.
 !
-!     gfortran attention.f90 $(pkg-config --libs flashomp) -o attention
+!     export PKG_CONFIG_PATH=DIR/lib/pkgconfig    ! flashomp was installed below DIR
+!     gfortran attention.f90 $(pkg-config --libs flashomp) -Wl,-rpath,DIR/lib -o attention
 !
 ! Fortran's arrays have their first axis contiguous, so q(head_dim, heads, queries, batch) is the row-major tensor
 ! [batch, queries, heads, head_dim].

@@ -1,14 +1,18 @@
 /* The C interface: every call and every option, for C, Fortran, Julia, Python and whatever else calls C.
  *
  * C11 and C++98 compile this file. Nothing throws through these functions: they return a status, and
- * flashomp_last_error() has the sentence. Semantics, shapes and errors are those of the C++ functions of the same names
- * (attention.hpp, prepared.hpp, options.hpp, device.hpp), as are the rules for threads and forks.
+ * flashomp_last_error() has the sentence. docs/c.md has a program to begin with. In comments B is the batch, Nq and Nk
+ * are lengths, Hq and Hkv numbers of heads (Hkv divides Hq). attention.hpp has the rules for threads and forks, for NaN
+ * and infinities, and for what is kept between calls; they are those of C++.
+ *
+ * Set up each struct that begins with `size` by its function flashomp_..._init(), then change members. A struct of
+ * zeros is not the defaults: windows of 0, 0 leave each query one key, and the call succeeds.
  *
  * ABI policy (docs/c.md). Functions keep their names and parameters as long as FLASHOMP_ABI_VERSION stays, which is the
- * number in the library's SONAME. Structs that begin with `size` grow at their end, by members for which zero bytes
- * mean what the library did before. A caller sets `size` to what the caller was compiled with (flashomp_*_init() does),
- * and the library takes members beyond for "not given". Enumerators keep their values. The size of flashomp_tensor
- * never changes. */
+ * number in the library's SONAME. Structs that begin with `size` grow at their end. For a member that is added later
+ * zero bytes mean what the library did before (not so for the members of today: see above). A caller sets `size` to
+ * what the caller was compiled with (flashomp_*_init() does), and the library takes members beyond for "not given".
+ * Enumerators keep their values. The size of flashomp_tensor never changes. */
 #ifndef FLASHOMP_FLASHOMP_H
 #define FLASHOMP_FLASHOMP_H
 
@@ -36,9 +40,9 @@ extern "C" {
 typedef enum flashomp_status {
     FLASHOMP_OK = 0,
     FLASHOMP_BAD_ARGUMENT = 1,  /* the sentence names it; nothing was written */
-    FLASHOMP_RUN_FAILURE = 2,   /* the machine failed; outputs hold anything */
-    FLASHOMP_OUT_OF_MEMORY = 3, /* the host has no memory for the lists of a call; outputs hold anything */
-    FLASHOMP_UNEXPECTED = 4     /* a defect of the library; outputs hold anything */
+    FLASHOMP_RUN_FAILURE = 2,   /* the machine failed; the contents of the outputs are undefined */
+    FLASHOMP_OUT_OF_MEMORY = 3, /* the host has no memory for the lists of a call; outputs as above */
+    FLASHOMP_UNEXPECTED = 4     /* a defect of the library; outputs as above */
 } flashomp_status;
 
 /* The sentence of this thread's last function that failed; "" before there was one. The text stays until the thread's
@@ -63,8 +67,8 @@ typedef enum flashomp_device_type {
     FLASHOMP_CPU = 1,
     FLASHOMP_CUDA = 2,         /* memory of a GPU, of cudaMalloc or omp_target_alloc (tensor.hpp) */
     FLASHOMP_CUDA_HOST = 3,    /* page-locked host memory, which is host memory */
-    FLASHOMP_CUDA_MANAGED = 13 /* a GPU's where backend cuda or a stream is named, else host memory; in a run without
-                                  options, what it was for prepare */
+    FLASHOMP_CUDA_MANAGED = 13 /* counts as GPU memory when backend cuda or a stream is named, and as host memory
+                                  otherwise; in a run without options, as it did for prepare */
 } flashomp_device_type;
 
 typedef struct flashomp_device {
@@ -135,29 +139,30 @@ typedef struct flashomp_allocator {
     void (*release)(void* context, void* memory, int64_t bytes, int32_t device_type, int32_t device_id, void* stream);
 } flashomp_allocator;
 
-/* Options as in options.hpp. Tensors that are null are not given. has_scale, has_stream and tile_global_memory are 0 or
- * 1. Not all defaults are zero: call flashomp_options_init(). */
+/* Options of a call. Backward is given those of its forward. Tensors that are null are not given. has_scale, has_stream
+ * and tile_global_memory are 0 or 1. Not all defaults are zero: call flashomp_options_init(). Query i sees key j where
+ * causal, window and key_padding_mask all keep the pair. options.hpp has more of each. */
 typedef struct flashomp_options {
     size_t size; /* sizeof(flashomp_options) */
     int has_scale;
-    double scale;                      /* of no account unless has_scale; the default is 1/sqrt(head_dim) */
-    int32_t causal;                    /* flashomp_causal */
-    int64_t window_left, window_right; /* -1 is unbounded */
-    double softcap;
-    const flashomp_tensor* alibi_slopes;
-    const flashomp_tensor* bias;
-    const flashomp_tensor* key_padding_mask;
-    const flashomp_tensor* cu_seqlens_q;
-    const flashomp_tensor* cu_seqlens_k;
-    const flashomp_tensor* sink;
-    const flashomp_tensor* q_scale;
-    const flashomp_tensor* k_scale;
-    const flashomp_tensor* v_scale;
-    double dropout_probability;
-    uint64_t dropout_seed, dropout_offset;
-    int32_t backend, machine;            /* flashomp_backend, flashomp_machine */
-    int32_t device_choice, device_index; /* flashomp_device_choice; index counts for FLASHOMP_DEVICE_GPU */
-    int32_t threads;                     /* 0 takes OMP_NUM_THREADS */
+    double scale;                        /* multiplies q.k; of no account unless has_scale; default 1/sqrt(head_dim) */
+    int32_t causal;                      /* flashomp_causal: top left keeps j <= i, bottom right j <= i + Nk - Nq */
+    int64_t window_left, window_right;   /* keeps i + Nk - Nq - left <= j <= i + Nk - Nq + right; -1 is unbounded */
+    double softcap;                      /* c > 0: score = c tanh(score / c); 0 is off */
+    const flashomp_tensor* alibi_slopes; /* float32 [Hq] or [B, Hq]: score -= slope |i + Nk - Nq - j| */
+    const flashomp_tensor* bias;         /* float32 or q's dtype, [1|B, 1|Hq, 1|Nq, 1|Nk]: score += bias */
+    const flashomp_tensor* key_padding_mask; /* boolean [B, Nk]: 0 hides the key */
+    const flashomp_tensor* cu_seqlens_q;   /* int32 [B + 1], host memory: sequence b has rows [b] to [b + 1] - 1 of q */
+    const flashomp_tensor* cu_seqlens_k;   /* int32 [B + 1], host memory: the same for k and v */
+    const flashomp_tensor* sink;           /* float32 [Hq]: a logit in the softmax's denominator and the LSE only */
+    const flashomp_tensor* q_scale;        /* float32 [Hq] or [B, Hq]: factors of q, float8_e4m3 only */
+    const flashomp_tensor* k_scale;        /* float32 [Hkv] or [B, Hkv]: factors of k, float8_e4m3 only */
+    const flashomp_tensor* v_scale;        /* float32 [Hkv] or [B, Hkv]: factors of v, float8_e4m3 only */
+    double dropout_probability;            /* chance that a probability is dropped, in [0, 1) */
+    uint64_t dropout_seed, dropout_offset; /* the mask depends on them; 0, 0 draw one and the same mask in each call */
+    int32_t backend, machine;              /* flashomp_backend, flashomp_machine */
+    int32_t device_choice, device_index;   /* flashomp_device_choice; index counts for FLASHOMP_DEVICE_GPU */
+    int32_t threads;                       /* 0 takes OMP_NUM_THREADS */
     int has_stream;
     void* stream; /* CUstream or cudaStream_t, of no account unless has_stream */
     int32_t tile_resident_rows, tile_stream_rows, tile_teams, tile_team_threads;
@@ -167,28 +172,32 @@ typedef struct flashomp_options {
     const flashomp_allocator* allocator;
 } flashomp_options;
 
+/* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
+ * float8_e4m3 and o is bfloat16. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
+ * [Hq, total_q]. */
 typedef struct flashomp_forward_args {
     size_t size;
-    const flashomp_tensor* q;
-    const flashomp_tensor* k;
-    const flashomp_tensor* v;
-    const flashomp_tensor* o;   /* out */
-    const flashomp_tensor* lse; /* out */
+    const flashomp_tensor* q;   /* [B, Nq, Hq, head_dim] */
+    const flashomp_tensor* k;   /* [B, Nk, Hkv, head_dim] */
+    const flashomp_tensor* v;   /* [B, Nk, Hkv, head_dim_v] */
+    const flashomp_tensor* o;   /* out: [B, Nq, Hq, head_dim_v] */
+    const flashomp_tensor* lse; /* out: float32 [B, Hq, Nq], log-sum-exp of each row of scores; -inf without keys */
 } flashomp_forward_args;
 
+/* Tensors of the backward pass, in the shapes and dtypes of the forward pass; float8_e4m3 has none. */
 typedef struct flashomp_backward_args {
     size_t size;
-    const flashomp_tensor* q;
+    const flashomp_tensor* q; /* q, k and v as forward was given them */
     const flashomp_tensor* k;
     const flashomp_tensor* v;
-    const flashomp_tensor* o;
+    const flashomp_tensor* o; /* o and lse as forward wrote them */
     const flashomp_tensor* lse;
-    const flashomp_tensor* dout;
-    const flashomp_tensor* dq;    /* out */
-    const flashomp_tensor* dk;    /* out */
-    const flashomp_tensor* dv;    /* out */
-    const flashomp_tensor* dbias; /* out, optional */
-    const flashomp_tensor* dsink; /* out, optional */
+    const flashomp_tensor* dout;  /* gradient of o: as o */
+    const flashomp_tensor* dq;    /* out: as q */
+    const flashomp_tensor* dk;    /* out: as k */
+    const flashomp_tensor* dv;    /* out: as v */
+    const flashomp_tensor* dbias; /* out, null where nobody asks: as the option bias */
+    const flashomp_tensor* dsink; /* out, null where nobody asks: float32 [Hq] */
 } flashomp_backward_args;
 
 /* What a call did (Report of attention.hpp). */

@@ -15,7 +15,7 @@ endforeach()
 expect("dependencies" "${output}" "Depends:[^\n]* lib(gomp1|omp5)")
 run("dpkg-deb" ${dpkg_deb} --contents ${archive})
 foreach(file bin/flashomp include/flashomp/flashomp.h include/flashomp/version.h ${LIBDIR}/libflashomp.so.0 ${LIBDIR}/pkgconfig/flashomp.pc
-             ${LIBDIR}/cmake/flashomp/flashompConfig.cmake share/doc/flashomp/copyright)
+             ${LIBDIR}/cmake/flashomp/flashompConfig.cmake share/doc/flashomp/copyright share/doc/flashomp/examples/c/attention.c)
     expect("contents" "${output}" "\\./usr/${file}[ \n]")
 endforeach()
 run("dpkg-deb" ${dpkg_deb} --extract ${archive} ${WORK}/root)

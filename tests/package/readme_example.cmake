@@ -7,25 +7,9 @@ set(expected "o = 7.20 8.20 9.20 10.20, LSE = 2.49")
 
 include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 
-# The text of README's only ```language block.
-function(extract language file)
-    file(READ ${README} text)
-    string(FIND "${text}" "```${language}\n" begin)
-    if(begin EQUAL -1)
-        message(FATAL_ERROR "${README} has no ```${language} block")
-    endif()
-    string(SUBSTRING "${text}" ${begin} -1 text)
-    string(FIND "${text}" "\n" begin)
-    math(EXPR begin "${begin} + 1")
-    string(SUBSTRING "${text}" ${begin} -1 text)
-    string(FIND "${text}" "```" end)
-    string(SUBSTRING "${text}" 0 ${end} text)
-    file(WRITE ${file} "${text}")
-endfunction()
-
 file(REMOVE_RECURSE ${WORK})
-extract(cpp ${WORK}/project/main.cpp)
-extract(cmake ${WORK}/project/CMakeLists.txt)
+extract(cpp ${README} ${WORK}/project/main.cpp)
+extract(cmake ${README} ${WORK}/project/CMakeLists.txt)
 run("installing" ${CMAKE_COMMAND} --install ${BUILD} --config ${CONFIG} --prefix ${WORK}/prefix)
 function(build_and_run folder)
     run("configuring the consumer" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${WORK}/project -B ${WORK}/${folder} ${ARGN}

@@ -1,5 +1,5 @@
-# Script mode: the .tar.gz of cpack, unpacked at another path, serves C programs by CMake and by pkg-config, and its headers
-# compile as C11 and C++98.
+# Script mode: the .tar.gz of cpack, unpacked at another path, serves C programs by CMake and by pkg-config, that of docs/c.md too,
+# and its headers compile as C11 and C++98.
 include(${CMAKE_CURRENT_LIST_DIR}/archive.cmake)
 unpack_tar_gz()
 
@@ -36,6 +36,17 @@ if(PKG_CONFIG)
     run("building by pkg-config" ${CC} -std=c11 ${strict} ${SOURCE}/examples/c/attention.c ${words} -lm
         -Wl,-rpath,${prefix}/${LIBDIR} -o ${WORK}/by_pkg_config)
     expect_example(${WORK}/by_pkg_config)
+
+    # The program of docs/c.md, as it stands there, prints what the page says.
+    extract(c ${SOURCE}/docs/c.md ${WORK}/first.c)
+    extract(text ${SOURCE}/docs/c.md ${WORK}/first.txt)
+    run("building the program of docs/c.md" ${CC} -std=c11 ${strict} ${WORK}/first.c ${words} -Wl,-rpath,${prefix}/${LIBDIR}
+        -o ${WORK}/first)
+    run("the program of docs/c.md" ${WORK}/first)
+    file(READ ${WORK}/first.txt expected)
+    if(NOT output STREQUAL expected)
+        message(FATAL_ERROR "the program of docs/c.md printed\n${output}but the page says\n${expected}")
+    endif()
 endif()
 
 if(HAS_STATIC)
