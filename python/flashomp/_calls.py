@@ -40,11 +40,12 @@ def attention(q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, retur
     """o = softmax(scale·q·kᵀ, masked)·v, exactly, without storing an Nq x Nk matrix.
 
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; Hkv divides Hq. All three are
-    float32, bfloat16, float16 or, on Hopper GPUs, float8_e4m3. Strides are free, but the last one is 1 and none is
+    float32, bfloat16, float16 or, on Hopper GPUs, float8_e4m3. Any strides are allowed if the last is 1 and none is
     negative.
     out: the tensor that o is written to, [B, Nq, Hq, head_dim_v] in the dtype of q; a new one of the framework of q.
     lse: the tensor that the log-sum-exp of each row is written to, float32 [B, Hq, Nq]; -inf for a row without keys.
     return_lse: returns (o, lse); return_report: adds a dictionary that says what ran where.
+    dropout: seed and offset are 0 where they are not given, so that such calls all draw the same mask.
 
     Raises Error (a ValueError), with nothing written, when an argument is not as documented; TypeError for what is no
     tensor; RunFailure (a RuntimeError) when the machine fails. Records no gradient: see flashomp.torch.attention. Calls

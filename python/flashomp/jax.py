@@ -202,18 +202,20 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None,
               cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, sink: Any = None, dropout: float = 0.0,
               seed: Any = 0, offset: Any = 0, layout: Literal["bshd", "bhsd"] = "bshd",
               return_lse: bool = False) -> Any:
-    """Attention on JAX's arrays of the CPU, with gradients for q, k, v, bias and sink; the options are those of
-    flashomp.attention.
+    """Attention on JAX's arrays of the CPU, with gradients for q, k, v, bias and sink.
+
+    The options mean what they mean for flashomp.attention. Not here are those that say where and how to run (backend,
+    machine, device, threads, stream, tiling), q_scale, k_scale and v_scale, out, lse and return_report.
 
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; float32, bfloat16 or float16;
     packed sequences: [total, heads, head_dim].
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]; its gradient has its shape.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1]; their values are checked when the call runs.
     seed, offset: of dropout; integers, arrays () of integers, which may be traced and count modulo 2^64, or keys of
-    jax.random.key(). The same seed and offset draw the same mask.
+    jax.random.key(). The same seed and offset draw the same mask; both are 0 where they are not given.
     return_lse: returns (o, lse). lse, float32 [B, Hq, Nq], has a gradient, too: a second backward pass, to which its
     cotangent goes in the dtype of q.
-    All other options are fixed when JAX traces.
+    All other options are fixed when JAX traces: jax.jit must know those that it is to pass by static_argnames.
 
     Returns o, [B, Nq, Hq, head_dim_v] in the dtype of q. Works in jax.jit, grad, vmap and checkpoint. Keeps q, k, v, o
     and lse for the backward pass. vmap is one call where all tensors have its axis (and sinks have it not, and nothing

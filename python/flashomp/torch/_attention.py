@@ -106,13 +106,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
               cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None, dropout: float = 0.0,
               seed: Tensor | tuple[int, int] | None = None, layout: Literal["bshd", "bhsd"] = "bshd",
               return_lse: bool = False) -> Any:
-    """Attention with gradients for q, k, v, bias and sink; the options are those of flashomp.attention.
+    """Attention with gradients for q, k, v, bias and sink.
+
+    The options mean what they mean for flashomp.attention, but for seed. Not here are those that say where and how to
+    run (backend, machine, device, threads, stream, tiling), q_scale, k_scale and v_scale, out, lse and return_report.
 
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; float32, bfloat16 or float16;
     packed sequences: [total, heads, head_dim]. Any strides; a last axis that is not contiguous is copied.
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]; its gradient has its shape.
-    seed: of dropout: (seed, offset), integers from 0 to 2^64 - 1, or int64 [2] with their bits; PyTorch's generator draws
-    one where it is not given.
+    seed: of dropout: the pair (seed, offset), integers from 0 to 2^64 - 1, or int64 [2] with their bits; one integer is
+    refused. PyTorch's generator draws a seed where none is given.
     return_lse: returns (o, lse); lse, float32 [B, Hq, Nq], has no gradient.
 
     Saves q, k, v, o and lse for the backward pass, and nothing of size Nq x Nk but a bias that was given. Works in
