@@ -117,28 +117,6 @@ def _folded(size: int, is_batched: dict[str, bool], operands: Tensors, numbers: 
 # Gradients
 
 
-def _lse_gradients(attributes: Attributes, saved: Tensors, dlse: Array, names: tuple[str, ...]) -> Tensors:
-    """Gradients of the log-sum-exp: dS = P · dlse. That is a backward pass in which dP is dlse and D is 0, as it is for
-    values of 1 in one column and an o of 0; dropout does not touch the LSE."""
-    numbers = {**dict(attributes), "dropout": 0.0}
-    q, v, o, lse = (saved[name] for name in ("q", "v", "o", "lse"))
-    if q.ndim == 3:
-        column = dlse.T
-    else:
-        column = dlse if numbers["layout"] == 1 else dlse.transpose(0, 2, 1)
-    operands = {**saved, "v": jnp.ones((*v.shape[:-1], 1), v.dtype), "o": jnp.zeros((*o.shape[:-1], 1), o.dtype),
-                "dout": column[..., None].astype(o.dtype)}
-    operands.pop("seed", None)
-    gradients = _call(tuple(sorted(numbers.items())), tuple(name for name in names if name != "dsink"))(operands)
-    del gradients["dv"]
-    if "dsink" in names:
-        heads = 0 if q.ndim == 3 else 1
-        sink = saved["sink"].reshape([-1 if axis == heads else 1 for axis in range(lse.ndim)])
-        share = jnp.where(lse == -jnp.inf, 0.0, jnp.exp(sink - lse))
-        gradients["dsink"] = (share * dlse).sum([axis for axis in range(lse.ndim) if axis != heads])
-    return gradients
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _attention(attributes: Attributes, with_lse: bool, operands: Tensors) -> tuple[Array, ...]:
     given = tuple(operands)
@@ -163,13 +141,13 @@ def _attention(attributes: Attributes, with_lse: bool, operands: Tensors) -> tup
 
     def backward(residuals: Any, cotangents: Any) -> Any:
         saved, names = residuals
-        dout, dlse = cotangents if with_lse else (*cotangents, None)
+        if with_lse and not isinstance(cotangents[1], SymbolicZero):
+            raise _core.NotBuilt("lse is differentiated, but flashomp computes no gradient for it; give "
+                                 "jax.lax.stop_gradient(lse).")
+        dout = cotangents[0]
         gradients: Tensors = {}
         if not isinstance(dout, SymbolicZero):
             gradients = _call(attributes, tuple(names))({**saved, "dout": dout})
-        if dlse is not None and not isinstance(dlse, SymbolicZero):
-            for name, gradient in _lse_gradients(attributes, saved, dlse, tuple(names)).items():
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
         return ({name: gradients.get("d" + name) for name in given},)
 
     attention.defvjp(forward, backward, symbolic_zeros=True)
@@ -213,8 +191,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None,
     cu_seqlens_q, cu_seqlens_k: int32 [B+1]; their values are checked when the call runs.
     seed, offset: of dropout; integers, arrays () of integers, which may be traced and count modulo 2^64, or keys of
     jax.random.key(). The same seed and offset draw the same mask; both are 0 where they are not given.
-    return_lse: returns (o, lse). lse, float32 [B, Hq, Nq], has a gradient, too: a second backward pass, to which its
-    cotangent goes in the dtype of q.
+    return_lse: returns (o, lse). lse, float32 [B, Hq, Nq], has no gradient; differentiating it raises flashomp.NotBuilt.
     All other options are fixed when JAX traces: jax.jit must know those that it is to pass by static_argnames.
 
     Returns o, [B, Nq, Hq, head_dim_v] in the dtype of q. Works in jax.jit, grad, vmap and checkpoint. Keeps q, k, v, o
