@@ -161,6 +161,13 @@ typedef struct flashomp_options {
     int tile_global_memory;
     /* Of flashomp_forward() and flashomp_backward(), not of backend reference; null takes the library's memory. */
     const flashomp_allocator* allocator;
+    /* k and v are a key/value cache where any of these is given; host memory. */
+    const flashomp_tensor* cache_seqlens;
+    const flashomp_tensor* cache_batch_index;
+    const flashomp_tensor* block_table;
+    const flashomp_tensor* kv_indptr;
+    const flashomp_tensor* kv_indices;
+    const flashomp_tensor* kv_last_page_len;
 } flashomp_options;
 
 typedef struct flashomp_forward_args {
@@ -186,6 +193,20 @@ typedef struct flashomp_backward_args {
     const flashomp_tensor* dbias; /* out, optional */
     const flashomp_tensor* dsink; /* out, optional */
 } flashomp_backward_args;
+
+/* New keys and values of a key/value cache (AppendArgs of cache.hpp). */
+typedef struct flashomp_append_args {
+    size_t size;
+    const flashomp_tensor* k;
+    const flashomp_tensor* v;
+    const flashomp_tensor* k_cache;    /* in and out */
+    const flashomp_tensor* v_cache;    /* in and out */
+    const flashomp_tensor* rotary_cos; /* optional, as all from here on */
+    const flashomp_tensor* rotary_sin;
+    const flashomp_tensor* q;
+    const flashomp_tensor* q_out;  /* out */
+    int rotary_halves; /* 0: pairs of neighbours turn; 1: element i and i + rotary_dim/2 */
+} flashomp_append_args;
 
 /* What a call did (Report of attention.hpp). */
 typedef struct flashomp_report {
@@ -216,6 +237,7 @@ typedef struct flashomp_build {
 FLASHOMP_API void flashomp_options_init(flashomp_options* options, size_t size);
 FLASHOMP_API void flashomp_forward_args_init(flashomp_forward_args* args, size_t size);
 FLASHOMP_API void flashomp_backward_args_init(flashomp_backward_args* args, size_t size);
+FLASHOMP_API void flashomp_append_args_init(flashomp_append_args* args, size_t size);
 FLASHOMP_API void flashomp_allocator_init(flashomp_allocator* allocator, size_t size);
 FLASHOMP_API void flashomp_report_init(flashomp_report* report, size_t size);
 FLASHOMP_API void flashomp_device_info_init(flashomp_device_info* info, size_t size);
@@ -226,6 +248,10 @@ FLASHOMP_API flashomp_status flashomp_forward(const flashomp_forward_args* args,
                                               flashomp_report* report);
 FLASHOMP_API flashomp_status flashomp_backward(const flashomp_backward_args* args, const flashomp_options* options,
                                                flashomp_report* report);
+
+/* append(): writes new keys and values into a cache. options: its tables, and where the call runs. */
+FLASHOMP_API flashomp_status flashomp_append(const flashomp_append_args* args, const flashomp_options* options,
+                                             flashomp_report* report);
 
 /* merge(): attention over the union of two disjoint sets of keys. Sentences call the parts a.o, a.lse, b.o and b.lse. */
 FLASHOMP_API flashomp_status flashomp_merge(const flashomp_tensor* o_a, const flashomp_tensor* lse_a,

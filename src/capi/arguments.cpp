@@ -19,6 +19,10 @@ constexpr std::array<std::size_t, 1> sizes_of_backward{96};
 static_assert(sizes_of_backward.back() == sizeof(flashomp_backward_args));
 constexpr Versions<flashomp_backward_args> backward_versions{"flashomp_backward_args", sizes_of_backward};
 
+constexpr std::array<std::size_t, 1> sizes_of_append{80};
+static_assert(sizes_of_append.back() == sizeof(flashomp_append_args));
+constexpr Versions<flashomp_append_args> append_versions{"flashomp_append_args", sizes_of_append};
+
 constexpr std::array<std::size_t, 1> sizes_of_report{504};
 static_assert(sizes_of_report.back() == sizeof(flashomp_report));
 constexpr Versions<flashomp_report> report_versions{"flashomp_report", sizes_of_report};
@@ -35,6 +39,13 @@ flashomp_forward_args default_forward_args()
 flashomp_backward_args default_backward_args()
 {
     flashomp_backward_args defaults{};
+    defaults.size = sizeof defaults;
+    return defaults;
+}
+
+flashomp_append_args default_append_args()
+{
+    flashomp_append_args defaults{};
     defaults.size = sizeof defaults;
     return defaults;
 }
@@ -81,6 +92,28 @@ Call<BackwardArgs> call_of(const flashomp_backward_args* args, const flashomp_op
     call.args.dsink = views("dsink", given.dsink);
     call.options = options_of(given_options, views);
     call.allocator = allocator_of(given_options);
+    return call;
+}
+
+Call<AppendArgs> call_of(const flashomp_append_args* args, const flashomp_options* options)
+{
+    const flashomp_options given_options = read_options(options);
+    const flashomp_append_args given = read_struct("args", args, append_versions, default_append_args());
+    Views views(managed_is_gpus(given_options));
+    Call<AppendArgs> call;
+    call.args.k = views("k", given.k);
+    call.args.v = views("v", given.v);
+    call.args.k_cache = views("k_cache", given.k_cache);
+    call.args.v_cache = views("v_cache", given.v_cache);
+    call.args.rotary.cos = views("rotary.cos", given.rotary_cos);
+    call.args.rotary.sin = views("rotary.sin", given.rotary_sin);
+    call.args.q = views("q", given.q);
+    call.args.q_out = views("q_out", given.q_out);
+    call.args.rotary.interleaved = !boolean("rotary_halves", given.rotary_halves);
+    call.options = options_of(given_options, views);
+    if (given_options.allocator != nullptr) {
+        throw Error("allocator was given to append, which takes no memory of a caller's; it must be null.");
+    }
     return call;
 }
 

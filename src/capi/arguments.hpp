@@ -1,7 +1,7 @@
 // Arguments and reports of calls of the C interface.
 #pragma once
 
-#include "flashomp/attention.hpp"
+#include "flashomp/cache.hpp"
 #include "flashomp/flashomp.h"
 
 #include <optional>
@@ -10,6 +10,7 @@ namespace flashomp::capi {
 
 [[nodiscard]] flashomp_forward_args default_forward_args();
 [[nodiscard]] flashomp_backward_args default_backward_args();
+[[nodiscard]] flashomp_append_args default_append_args();
 [[nodiscard]] flashomp_report default_report();
 
 /// A call as the C++ functions take it.
@@ -23,6 +24,7 @@ struct Call {
 /// Throws Error where an argument is not as flashomp.h has it. What the C++ functions judge is left to them.
 [[nodiscard]] Call<ForwardArgs> call_of(const flashomp_forward_args* args, const flashomp_options* options);
 [[nodiscard]] Call<BackwardArgs> call_of(const flashomp_backward_args* args, const flashomp_options* options);
+[[nodiscard]] Call<AppendArgs> call_of(const flashomp_append_args* args, const flashomp_options* options);
 
 /// Throws Error where the report, which may be null, has a size that is none.
 void check_report(const flashomp_report* report);
