@@ -14,8 +14,8 @@ graphs and F.scaled_dot_product_attention are in flashomp.torch, flash-attention
 from __future__ import annotations
 
 from . import _core
-from ._calls import (Gradients, PreparedBackward, PreparedForward, attention, attention_backward, dropout_mask, merge,
-                     prepare, prepare_backward)
+from ._calls import (Gradients, PreparedBackward, PreparedForward, append, attention, attention_backward, dropout_mask,
+                     merge, prepare, prepare_backward)
 from ._options import Options
 from ._program import devices, host_isa, info, plan, program
 
@@ -25,6 +25,6 @@ RunFailure = _core.RunFailure
 version: str = _core.__version__
 __version__: str = version
 
-__all__ = ["Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "attention",
-           "attention_backward", "devices", "dropout_mask", "host_isa", "info", "merge", "plan", "prepare",
+__all__ = ["Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "append",
+           "attention", "attention_backward", "devices", "dropout_mask", "host_isa", "info", "merge", "plan", "prepare",
            "prepare_backward", "program", "version"]

@@ -72,6 +72,24 @@ def merge(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, out: Any = None, lse_ou
     return _core.merge(o_a, lse_a, o_b, lse_b, out, lse_out, options)
 
 
+@takes_options(["causal", "window", "cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "cache_batch_index", "block_table",
+                "kv_indptr", "kv_indices", "kv_last_page_len", "layout", "backend", "device", "threads", "stream"])
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: Any = None, rotary_cos: Any = None,
+           rotary_sin: Any = None, rotary_interleaved: bool = True, **options: Unpack[Options]) -> Any:
+    """Writes new keys and values behind those that each sequence has in a cache.
+
+    k, v: [B, N, Hkv, head_dim], or packed [total, Hkv, head_dim] with cu_seqlens_k; k_cache, v_cache: the cache, in the
+    forms that attention() takes, written in place. Row i goes to place cache_seqlens[b] + i, where cache_seqlens counts
+    the keys before the call; the compressed form counts those after the call. Raising cache_seqlens is the caller's.
+    rotary_cos, rotary_sin: [positions, rotary_dim/2], float32 or the dtype of k: k turns on the way, by the angles of its
+    place, in pairs of neighbours (rotary_interleaved) or of element i and i + rotary_dim/2.
+    q: [B, Nq, Hq, head_dim]: turns too, row i as new row i with causal or window, else all rows as new row 0. Returns
+    the turned q, written to q_out where that is given (q itself, too), or None.
+    Raises as attention() does: nothing is written where a table points outside, or two sequences share what is written.
+    """
+    return _core.append((k, v, k_cache, v_cache, rotary_cos, rotary_sin, q, q_out), rotary_interleaved, options)
+
+
 def dropout_mask(shape: tuple[int, int, int, int] | None = None, *, dropout: float, seed: int = 0, offset: int = 0,
                  out: Any = None) -> Any:
     """The mask that a call with this dropout draws: bool [B, Hq, Nq, Nk], True where a probability is kept.

@@ -7,7 +7,8 @@ q, k and v are [batch, seqlen, heads, head_dim], packed [total, heads, head_dim]
 (left, right) around the diagonal that ends bottom right, and -1 is unbounded. Besides bfloat16 and float16 there is
 float32. deterministic changes nothing: every result has the same bits in every run. The dropout mask is flashomp's, with
 a seed of PyTorch's generator of the CPU. return_attn_probs gives (out, softmax_lse, None): no S_dmask is made, since
-it is of size Nq x Nk; flashomp.dropout_mask() draws the mask. There are no flash_attn_with_kvcache and block_table yet.
+it is of size Nq x Nk; flashomp.dropout_mask() draws the mask. Calls on a key/value cache record no gradient, and pages may
+have any size. Tables in CUDA memory are copied to the host, which checks them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,30 @@ from typing import Any
 
 from torch import Tensor
 
-from . import _core
+import torch
+
+from . import _calls, _core
 from .torch import attention
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"]
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
+
+
+def _window(window_size: tuple[int, int]) -> tuple[int, int]:
+    # flash-attention takes any negative number for "unbounded", and any softcap <= 0 for "off".
+    left, right = (-1 if bound < 0 else bound for bound in window_size)
+    return left, right
+
+
+def _table(tensor: Tensor) -> Tensor:
+    """A table or lengths where the host reads them."""
+    return tensor.detach().to("cpu").contiguous()
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
                window_size: tuple[int, int], softcap: float, alibi_slopes: Tensor | None, return_attn_probs: bool,
                cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None) -> Any:
-    # flash-attention takes any negative number for "unbounded" and any softcap <= 0 for "off".
-    left, right = (-1 if bound < 0 else bound for bound in window_size)
+    left, right = _window(window_size)
     o, lse = attention(q, k, v, scale=softmax_scale, causal="bottom_right" if causal else "none", window=(left, right),
                        softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
                        cu_seqlens_k=cu_seqlens_k, dropout=dropout_p, return_lse=True)
@@ -74,9 +87,18 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            alibi_slopes: Tensor | None = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Tensor | None = None) -> Any:
     """q: [total_q, Hq, D]; k, v: [total_k, Hkv, D]; cu_seqlens: int32 [B+1]. flashomp needs no max_seqlen.
+    block_table: int32 [B, pages]: k and v are pages [pages, page_size, Hkv, D], and cu_seqlens_k says how long sequences are.
     Returns out, or (out, softmax_lse [Hq, total_q], None)."""
     if block_table is not None:
-        raise _core.NotBuilt("block_table was given, but flashomp has no paged caches yet; it must be None.")
+        starts = _table(cu_seqlens_k)
+        left, right = _window(window_size)
+        seed = int(torch.randint(0, 2**63 - 1, ())) if dropout_p > 0.0 else 0
+        o, lse = _calls.attention(q.detach(), k.detach(), v.detach(), scale=softmax_scale,
+                                  causal="bottom_right" if causal else "none", window=(left, right),
+                                  softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes, dropout=dropout_p, seed=seed,
+                                  cu_seqlens_q=_table(cu_seqlens_q), cache_seqlens=starts[1:] - starts[:-1],
+                                  block_table=_table(block_table), return_lse=True)
+        return (o, lse, None) if return_attn_probs else o
     return _attention(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
                       cu_seqlens_q, cu_seqlens_k)
 
@@ -102,3 +124,48 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
     q, k, v = _unpacked(qkv, -3, 3, "qkv")
     return _attention(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
                       cu_seqlens, cu_seqlens)
+
+
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
+                            v: Tensor | None = None, rotary_cos: Tensor | None = None,
+                            rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
+                            cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                            block_table: Tensor | None = None, softmax_scale: float | None = None,
+                            causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                            rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
+                            return_softmax_lse: bool = False) -> Any:
+    """q: [B, Nq, Hq, D]; k_cache, v_cache: [caches, Nk, Hkv, D], or pages [pages, page_size, Hkv, D] with block_table
+    int32 [B, max_pages]; cache_seqlens: int32 [B] or a number.
+
+    k, v: [B, N, Hkv, D] are written to the caches first, behind cache_seqlens keys, k and q turned by rotary_cos and
+    rotary_sin [positions, rotary_dim/2]. flashomp splits keys by itself, and num_splits changes nothing. cache_leftpad
+    must be None. Returns out, or (out, softmax_lse [B, Hq, Nq]). Records no gradient.
+    """
+    if cache_leftpad is not None:
+        raise _core.NotBuilt("cache_leftpad was given, but flashomp's caches begin at their first row; it must be None.")
+    if (k is None) != (v is None):
+        raise _core.Error("k and v must be given together.")
+    if k is None and rotary_cos is not None:
+        raise _core.Error("rotary_cos was given without k and v; it turns new keys.")
+    q, k_cache, v_cache = q.detach(), k_cache.detach(), v_cache.detach()
+    left, right = _window(window_size)
+    alignment = "bottom_right" if causal else "none"
+    lengths = None
+    if isinstance(cache_seqlens, Tensor):
+        lengths = _table(cache_seqlens)
+    elif cache_seqlens is not None:
+        lengths = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32)
+    tables: dict[str, Any] = {name: None if table is None else _table(table)
+                              for name, table in (("cache_batch_index", cache_batch_idx), ("block_table", block_table))}
+    if k is not None and v is not None:
+        if lengths is None:
+            raise _core.Error("cache_seqlens was not given; new keys need the lengths that the caches have.")
+        turned = _calls.append(k.detach(), v.detach(), k_cache, v_cache, q=None if rotary_cos is None else q,
+                               rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
+                               causal=alignment, window=(left, right), cache_seqlens=lengths, **tables)
+        q = q if turned is None else turned
+        lengths = lengths + k.shape[1]
+    o, lse = _calls.attention(q, k_cache, v_cache, scale=softmax_scale, causal=alignment, window=(left, right),
+                              softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes, cache_seqlens=lengths, **tables,
+                              return_lse=True)
+    return (o, lse) if return_softmax_lse else o
