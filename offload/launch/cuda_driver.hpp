@@ -8,6 +8,7 @@ namespace flashomp::offload {
 
 /// Functions of cuda.h, by their names there without `cu`. 0 is CUDA_SUCCESS; a device is a number, and contexts and
 /// streams are addresses.
+// NOLINTBEGIN(readability-identifier-naming): the names are cuda.h's
 struct CudaDriver {
     int (*DriverGetVersion)(int*) = nullptr;
     int (*DeviceGet)(int*, int) = nullptr;
@@ -22,6 +23,7 @@ struct CudaDriver {
     int (*StreamIsCapturing)(void*, int*) = nullptr;
     int (*StreamSynchronize)(void*) = nullptr;
 };
+// NOLINTEND(readability-identifier-naming)
 
 /// Null where there is no driver, or one without these functions. It stays open: libgomp uses it, too.
 const CudaDriver* cuda_driver();
