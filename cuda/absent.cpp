@@ -1,4 +1,5 @@
 // The same functions in builds without CUDA (FLASHOMP_BACKEND=openmp): there is no device, so nobody calls the rest.
+#include "append_kernels.hpp"
 #include "hopper_kernels.hpp"
 #include "kernels.hpp"
 #include "runtime.hpp"
@@ -93,6 +94,11 @@ int run_visible(const offload::Params&, const offload::Launch&, const unsigned*,
 }
 
 int run_merge(const offload::MergeParams&, void*)
+{
+    return not_built;
+}
+
+int run_append(const offload::AppendParams&, void*)
 {
     return not_built;
 }

@@ -9,13 +9,15 @@ namespace flashomp::cuda {
 
 namespace {
 
+using offload::PagedKeys;
 using offload::PlainMachine;
+using offload::StridedKeys;
 using offload::VisibleMachine;
 
 constexpr int most_warps = 4;
 
 /// Blocks take items in turn. With `only_if`, where that word is not 0.
-template <class Machine, Pass pass, bool modified>
+template <class Machine, Pass pass, bool modified, class Keys>
 __global__ void __launch_bounds__(32 * most_warps, 2)
     plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch, const unsigned* only_if)
 {
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
                        launch.crew_threads);
     const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
     for (std::int64_t index = item_index(); index < work.items; index += blocks) {
-        offload::run_item<pass, modified>(tile, params, work, index);
+        offload::run_item<pass, modified, Keys>(tile, params, work, index);
     }
 }
 
@@ -48,11 +50,18 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
     cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, params.is_modified, [&]<Pass pass, bool modified>() {
-        status = launch_items<plain_kernel<PlainMachine, pass, modified>>(
+    const auto run = [&]<Pass pass, bool modified, class Keys>() {
+        status = launch_items<plain_kernel<PlainMachine, pass, modified, Keys>>(
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
             params, launch, nullptr);
-    });
+    };
+    if (params.cache.is_there()) {
+        params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
+                           : run.template operator()<Pass::forward, false, PagedKeys>();
+        return status;
+    }
+    offload::for_pass(launch.pass, params.is_modified,
+                      [&]<Pass pass, bool modified>() { run.template operator()<pass, modified, StridedKeys>(); });
     return status;
 }
 
@@ -65,10 +74,17 @@ int run_visible(const Params& params, const Launch& launch, const unsigned* only
     constexpr int resident = 2; // blocks on a multiprocessor, as plain_kernel's launch bounds have it
     const std::int64_t blocks = std::min(Work(params, launch).items, std::int64_t{resident} * multiprocessors);
     cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        status = launch_items<plain_kernel<VisibleMachine, pass, pass != Pass::backward_sink>>(
+    const auto run = [&]<Pass pass, bool modified, class Keys>() {
+        status = launch_items<plain_kernel<VisibleMachine, pass, modified, Keys>>(
             blocks, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream), params, launch,
             only_if);
+    };
+    if (params.cache.is_there()) {
+        run.template operator()<Pass::forward, true, PagedKeys>();
+        return status;
+    }
+    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
+        run.template operator()<pass, pass != Pass::backward_sink, StridedKeys>();
     });
     return status;
 }

@@ -83,6 +83,16 @@ struct BackwardArgs {
 // no second computation: keep k and v finite there. Padding at either end of key_padding_mask costs nothing on the
 // host.
 
+// Caches. With Options::cache_seqlens, cache_batch_index, block_table or kv_indptr, kv_indices and kv_last_page_len k
+// and v are a key/value cache, in any strides: [B, Nk, Hkv, ...], [caches, Nk, Hkv, ...], or pages of which each
+// sequence has those that its table names, shared ones, too. Sequence b has cache_seqlens[b] keys (without
+// cache_seqlens all that its cache could have), and its Nk in masks, windows and ALiBi is that number: with
+// Causal::bottom_right its last query sees its last key. Rows beyond a sequence's keys, pages that belong to nobody,
+// and what tables say of them, are never read. The Nk of a key_padding_mask and a bias is that of the whole cache,
+// max_pages·page_size for a block_table; the compressed form has no such Nk, and takes neither. q may be packed
+// (cu_seqlens_q). The results are those of the same keys in tensors, to the bit where the whole cache is as long.
+// backward() takes no cache.
+
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).
 /// Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.

@@ -170,6 +170,13 @@ typedef struct flashomp_options {
     /* Of flashomp_forward() and flashomp_backward(), which refuse one for backend reference; of no account in all other
      * functions, which do not look at it. Null takes the library's memory. */
     const flashomp_allocator* allocator;
+    /* k and v are a key/value cache where any of these is given. All are int32 in host memory. */
+    const flashomp_tensor* cache_seqlens;     /* [B]: keys of each sequence; all of the cache where null */
+    const flashomp_tensor* cache_batch_index; /* [B]: k and v are [caches, Nk, Hkv, ...], and sequence b has this one */
+    const flashomp_tensor* block_table;       /* [B, max_pages]: k and v are [pages, page_size, Hkv, ...] */
+    const flashomp_tensor* kv_indptr;         /* [B + 1]: where the pages of each sequence begin in kv_indices */
+    const flashomp_tensor* kv_indices;        /* [pages of all sequences]: their numbers */
+    const flashomp_tensor* kv_last_page_len;  /* [B]: rows in use of each sequence's last page */
 } flashomp_options;
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
@@ -199,6 +206,20 @@ typedef struct flashomp_backward_args {
     const flashomp_tensor* dbias; /* out, null where nobody asks: as the option bias */
     const flashomp_tensor* dsink; /* out, null where nobody asks: float32 [Hq] */
 } flashomp_backward_args;
+
+/* New keys and values of a key/value cache, in one dtype: float32, bfloat16 or float16 (AppendArgs of cache.hpp). */
+typedef struct flashomp_append_args {
+    size_t size;
+    const flashomp_tensor* k;          /* [B, N, Hkv, head_dim], or packed with cu_seqlens_k [total, Hkv, head_dim] */
+    const flashomp_tensor* v;          /* [B, N, Hkv, head_dim_v], or packed */
+    const flashomp_tensor* k_cache;    /* in and out: as forward's k with the options of a cache */
+    const flashomp_tensor* v_cache;    /* in and out: as forward's v */
+    const flashomp_tensor* rotary_cos; /* [positions, rotary_dim / 2], float32 or q's dtype; null: nothing turns */
+    const flashomp_tensor* rotary_sin; /* as rotary_cos */
+    const flashomp_tensor* q;          /* [B, Nq, Hq, head_dim], or packed with cu_seqlens_q; null where nobody asks */
+    const flashomp_tensor* q_out;      /* out, with q: as q, which it may be */
+    int rotary_halves;                 /* 0: elements 2i and 2i + 1 turn; 1: elements i and i + rotary_dim / 2 */
+} flashomp_append_args;
 
 /* What a call did (Report of attention.hpp). */
 typedef struct flashomp_report {
@@ -231,6 +252,7 @@ typedef struct flashomp_build {
 FLASHOMP_API void flashomp_options_init(flashomp_options* options, size_t size);
 FLASHOMP_API void flashomp_forward_args_init(flashomp_forward_args* args, size_t size);
 FLASHOMP_API void flashomp_backward_args_init(flashomp_backward_args* args, size_t size);
+FLASHOMP_API void flashomp_append_args_init(flashomp_append_args* args, size_t size);
 FLASHOMP_API void flashomp_allocator_init(flashomp_allocator* allocator, size_t size);
 FLASHOMP_API void flashomp_report_init(flashomp_report* report, size_t size);
 FLASHOMP_API void flashomp_device_info_init(flashomp_device_info* info, size_t size);
@@ -241,6 +263,10 @@ FLASHOMP_API flashomp_status flashomp_forward(const flashomp_forward_args* args,
                                               flashomp_report* report);
 FLASHOMP_API flashomp_status flashomp_backward(const flashomp_backward_args* args, const flashomp_options* options,
                                                flashomp_report* report);
+
+/* append(): writes new keys and values into a cache. options: its tables, and where the call runs. */
+FLASHOMP_API flashomp_status flashomp_append(const flashomp_append_args* args, const flashomp_options* options,
+                                             flashomp_report* report);
 
 /* merge(): attention over the union of two disjoint sets of keys. Sentences call the parts a.o, a.lse, b.o and b.lse.
  */

@@ -85,6 +85,18 @@ struct Options {
     /// multiplied with them. Default 1.
     ConstTensorView q_scale = {}, k_scale = {}, v_scale = {};
 
+    // k and v are a key/value cache where any of these is given: see attention.hpp, "Caches". They are in host memory,
+    // like cu_seqlens, whose q may be given with a cache.
+    ConstTensorView cache_seqlens = {}; ///< int32 [B]: keys that sequence b has; the rest of its cache is never read
+    /// int32 [B]: k and v are [caches, Nk, Hkv, ...], and sequence b has the keys of cache_batch_index[b].
+    ConstTensorView cache_batch_index = {};
+    /// int32 [B, max_pages]: k and v are pages [pages, page_size, Hkv, ...], and the keys of sequence b are those of
+    /// page block_table[b][0], then of block_table[b][1] and so on. Nk = max_pages·page_size.
+    ConstTensorView block_table = {};
+    /// The same in the compressed form, all three together: int32 [B+1], [indices] and [B]. Sequence b has the pages
+    /// kv_indices[kv_indptr[b]] to kv_indices[kv_indptr[b + 1] - 1], of the last of which kv_last_page_len[b] rows.
+    ConstTensorView kv_indptr = {}, kv_indices = {}, kv_last_page_len = {};
+
     Backend backend = Backend::automatic;
     Machine machine = Machine::automatic;
     Device device = {};

@@ -61,7 +61,8 @@ public:
 
     /// The same with tensors of options at other addresses, and with another seed and offset of dropout. All other
     /// options equal those that prepare() was given. cu_seqlens_q and cu_seqlens_k keep the values that prepare() read,
-    /// and are not looked at again.
+    /// and are not looked at again. The lengths and tables of a key/value cache are read and checked in every run:
+    /// plans are for the whole cache.
     RunReport run(const Args& args, const Options& options, std::span<std::byte> workspace);
 
     /// What a run of this call did, in words.
@@ -81,7 +82,7 @@ using PreparedBackward = Prepared<BackwardArgs>;
 
 /// Decides a call of the openmp or cuda backend. Tensors may have null for data, also those of the options: such a
 /// tensor gets its address from run(), where on a GPU it must be aligned to 16 bytes. cu_seqlens_q and cu_seqlens_k are
-/// read here, and not afterwards.
+/// read here, and not afterwards; the tables of a key/value cache are read in runs, and not here.
 /// Throws Error when an argument is not as documented.
 [[nodiscard]] PreparedForward prepare(const ForwardArgs& args, const Options& options = {});
 [[nodiscard]] PreparedBackward prepare(const BackwardArgs& args, const Options& options = {});

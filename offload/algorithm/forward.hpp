@@ -75,7 +75,7 @@ FLASHOMP_INLINE int loaded_keys(const Score& score, const Sequence& seq, int i0,
 template <bool modified, KeySource Keys = StridedKeys, class Machine>
 FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkItem& work)
 {
-    const Sequence seq = sequence(p, work.batch);
+    const Sequence seq = Keys::of(p, work.batch);
     const int block_m = tile.resident_rows();
     const int block_n = tile.stream_rows();
     const int i0 = work.block * block_m;

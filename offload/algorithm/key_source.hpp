@@ -4,6 +4,8 @@
 
 #include "algorithm/params.hpp"
 
+#include <concepts>
+
 #pragma omp declare target
 
 namespace flashomp::offload {
@@ -11,20 +13,21 @@ namespace flashomp::offload {
 /// keys() and values() are asked once for all rows that a kernel reads; slice() of what they return is a block of rows,
 /// which goes to load() of the tile machine as it is.
 ///
-/// Rows has both where rows lie at one stride. Pages are a second source: a cache [page, row, head, depth] is a Tensor
-/// with pages for batches, so the rows of a page are rows_of() with the page's number, from the block table, for the
-/// batch. keys() and values() then return a type of the source's own. Its slice() is Rows where a block lies within one
-/// page. For blocks of several pages slice() returns the Rows of each page, and the machine needs a load() for them.
-/// tests/unit/key_source_test.cpp has both.
+/// StridedKeys returns Rows, which lie at one stride; PagedKeys (page_source.hpp) returns PagedRows, which lie in the
+/// pages of a cache, and a machine that is to have both needs a load() for each.
 template <class Source>
 concept KeySource = requires(const Params& p, const Sequence& seq, int n)
 {
+    {
+        Source::of(p, n)
+        } -> std::same_as<Sequence>;                 // the rows of one sequence: batch
     slice(Source::keys(p, seq, n, n, n, n), n, n);   // of K: batch, key head, first row and count; first and most
     slice(Source::values(p, seq, n, n, n, n), n, n); // the same rows of V
 };
 
 /// Keys and values in tensors with strides, packed or not.
 struct StridedKeys {
+    static FLASHOMP_INLINE Sequence of(const Params& p, int batch) { return sequence(p, batch); }
     static FLASHOMP_INLINE Rows keys(const Params& p, const Sequence& seq, int batch, int head_kv, int first, int count)
     {
         return rows_of(p, p.k, batch, head_kv, seq.k_start + first, count, p.head_dim);
@@ -34,6 +37,11 @@ struct StridedKeys {
     {
         return rows_of(p, p.v, batch, head_kv, seq.k_start + first, count, p.head_dim_v);
     }
+};
+
+/// Those of a contiguous cache, of which each sequence has as many as its length says.
+struct CachedKeys : StridedKeys {
+    static FLASHOMP_INLINE Sequence of(const Params& p, int batch) { return sequence_in_cache(p, batch); }
 };
 
 } // namespace flashomp::offload

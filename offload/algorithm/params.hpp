@@ -57,6 +57,19 @@ struct BiasTensor {
     Element element = Element::float32;
 };
 
+/// A key/value cache: how many keys each sequence has, and where they are (page_source.hpp). k and v of a cache of
+/// pages are [page, row, head, depth]; the nth page of a sequence is pages[starts[batch] + n], or without starts,
+/// pages[batch * stride + n].
+struct CacheTables {
+    const std::int32_t* lengths = nullptr; ///< null: seqlen_k
+    const std::int32_t* pages = nullptr;   ///< null: a sequence's keys are where its batch is
+    const std::int32_t* starts = nullptr;
+    std::int64_t stride = 0;
+    int page_rows = 0;
+
+    [[nodiscard]] FLASHOMP_INLINE bool is_there() const { return lengths != nullptr || pages != nullptr; }
+};
+
 /// One attention call.
 struct Params {
     int batch = 0, heads_q = 0, heads_kv = 0;
@@ -86,6 +99,7 @@ struct Params {
     const float* sink = nullptr;
     const std::int32_t* cu_seqlens_q = nullptr;
     const std::int32_t* cu_seqlens_k = nullptr;
+    CacheTables cache;
 
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0; ///< 0 is off
@@ -128,6 +142,17 @@ FLASHOMP_INLINE Sequence sequence(const Params& p, int batch)
     if (p.cu_seqlens_k != nullptr) {
         s.k_start = p.cu_seqlens_k[batch];
         s.k_len = p.cu_seqlens_k[batch + 1] - p.cu_seqlens_k[batch];
+    }
+    return s;
+}
+
+/// The same where the keys are in a cache. A function of its own, so that the kernels of other calls have nothing of
+/// it.
+FLASHOMP_INLINE Sequence sequence_in_cache(const Params& p, int batch)
+{
+    Sequence s = sequence(p, batch);
+    if (p.cache.lengths != nullptr) {
+        s.k_len = p.cache.lengths[batch];
     }
     return s;
 }

@@ -6,7 +6,8 @@
 
 namespace flashomp::offload {
 
-template <class Isa>
+/// StreamedRows: Rows, or PagedRows of a cache.
+template <class Isa, class StreamedRows = Rows>
 class FewRowsMachine : public HostMachine<Isa> {
     using Base = HostMachine<Isa>;
     using Tile = HostTile<Isa>;
@@ -23,7 +24,7 @@ public:
         int depth, padded, count;
     };
     struct Stream {
-        Rows rows;
+        StreamedRows rows;
         FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
     };
 
@@ -66,20 +67,14 @@ public:
             }
         });
     }
-    void load(Stream& block, const Rows& rows) { block.rows = rows; }
+    void load(Stream& block, const StreamedRows& rows) { block.rows = rows; }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
         s.count = stream.rows.count;
-        with_element(stream.rows, [&](const auto* data) {
-            const auto* first = data + stream.rows.offset;
-            for (int c = 0; c < s.count; c += keys) {
-                prefetch(first + (c + ahead) * stream.rows.stride, stream.rows);
-                for (int r = 0; r < block.count; r += most_rows) {
-                    with_rows(block.count - r, [&]<int rows>() {
-                        dots<rows>(s, block, first + c * stream.rows.stride, stream.rows, r, c);
-                    });
-                }
+        for_keys(stream.rows, s.count, [&](int c, const auto& group, int depth) FLASHOMP_LAMBDA {
+            for (int r = 0; r < block.count; r += most_rows) {
+                with_rows(block.count - r, [&]<int rows>() { dots<rows>(s, block, group, depth, r, c); });
             }
         });
     }
@@ -102,14 +97,9 @@ public:
 
     FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
     {
-        with_element(stream.rows, [&](const auto* data) {
-            const auto* first = data + stream.rows.offset;
-            for (int c = 0; c < s.count; c += keys) {
-                prefetch(first + (c + ahead) * stream.rows.stride, stream.rows);
-                for (int r = 0; r < this->resident_rows(); r += most_rows) {
-                    with_rows(this->resident_rows() - r,
-                              [&]<int rows>() { sums<rows>(a, s, first + c * stream.rows.stride, stream.rows, r, c); });
-                }
+        for_keys(stream.rows, s.count, [&](int c, const auto& group, int depth) FLASHOMP_LAMBDA {
+            for (int r = 0; r < this->resident_rows(); r += most_rows) {
+                with_rows(this->resident_rows() - r, [&]<int rows>() { sums<rows>(a, s, group, depth, r, c); });
             }
         });
     }
@@ -117,14 +107,63 @@ public:
 private:
     enum : int { ahead = 16 }; ///< rows that are on their way: their stride is too long for the CPU to see
 
+    /// A group of keys, or of values, at one stride, or each at its place.
     template <class T>
-    static FLASHOMP_INLINE void prefetch(const T* row, const Rows& rows)
+    struct StridedGroup {
+        const T* first;
+        std::ptrdiff_t stride;
+        FLASHOMP_INLINE const T* operator[](int i) const { return first + i * stride; }
+    };
+    template <class T>
+    struct GatheredGroup {
+        const T* rows[keys];
+        FLASHOMP_INLINE const T* operator[](int i) const { return rows[i]; }
+    };
+
+    template <class T>
+    static FLASHOMP_INLINE void prefetch(const T* row, int depth)
     {
-        for (int i = 0; i < keys; ++i) {
-            for (int x = 0; x < rows.depth; x += 64 / static_cast<int>(sizeof(T))) {
-                __builtin_prefetch(row + i * rows.stride + x); // harmless past the end
-            }
+        for (int x = 0; x < depth; x += 64 / static_cast<int>(sizeof(T))) {
+            __builtin_prefetch(row + x); // harmless past the end
         }
+    }
+
+    /// Calls f(c, group, depth) for the `count` rows in groups of `keys`, of which the last may have fewer.
+    template <class F>
+    static FLASHOMP_INLINE void for_keys(const Rows& rows, int count, F f)
+    {
+        with_element(rows, [&](const auto* data) {
+            const StridedGroup all{data + rows.offset, static_cast<std::ptrdiff_t>(rows.stride)};
+            for (int c = 0; c < count; c += keys) {
+                for (int i = 0; i < keys; ++i) {
+                    prefetch(all[c + ahead + i], rows.depth);
+                }
+                f(c, StridedGroup{all[c], all.stride}, rows.depth);
+            }
+        });
+    }
+
+    /// The same of pages, along which two pointers go: one for the keys at work and one for those that are on their
+    /// way, also from the next block.
+    template <class F>
+    static FLASHOMP_INLINE void for_keys(const PagedRows& rows, int count, F f)
+    {
+        with_element(rows.page0, [&](const auto* data) {
+            using T = std::remove_cvref_t<decltype(*data)>;
+            PageWalk here(rows, 0);
+            PageWalk there(rows, ahead);
+            for (int c = 0; c < count; c += keys) {
+                for (int i = 0; i < keys && !there.is_over(); ++i, there.next()) {
+                    prefetch(data + there.offset(), rows.page0.depth);
+                }
+                GatheredGroup<T> group;
+                for (int i = 0; i < keys; ++i) {
+                    group.rows[i] = data + here.offset();
+                    here.next();
+                }
+                f(c, group, rows.page0.depth);
+            }
+        });
     }
 
     /// Calls f<n>() for n rows, at most most_rows.
@@ -158,8 +197,8 @@ private:
     }
 
     /// Scores of rows [r, r + n) and keys [c, c + keys), of which the tile may have fewer.
-    template <int n, class T>
-    static void dots(Scores& s, const Resident& block, const T* key, const Rows& rows, int r, int c)
+    template <int n, class Group>
+    static void dots(Scores& s, const Resident& block, const Group& group, int depth, int r, int c)
     {
         const int last = s.count - 1 - c < keys - 1 ? s.count - 1 - c : keys - 1;
         Vector sum[n][keys] = {};
@@ -167,7 +206,7 @@ private:
             Vector k[keys];
 #pragma GCC unroll 4
             for (int i = 0; i < keys; ++i) {
-                k[i] = values(key + (i < last ? i : last) * rows.stride, x, rows.depth);
+                k[i] = values(group[i < last ? i : last], x, depth);
             }
 #pragma GCC unroll 4
             for (int j = 0; j < n; ++j) {
@@ -186,8 +225,8 @@ private:
     }
 
     /// Adds what keys [c, c + keys) have for rows [r, r + n).
-    template <int n, class T>
-    static void sums(Accumulator& a, const Scores& s, const T* value, const Rows& rows, int r, int c)
+    template <int n, class Group>
+    static void sums(Accumulator& a, const Scores& s, const Group& group, int depth, int r, int c)
     {
         const int there = s.count - c < keys ? s.count - c : keys;
         for (int x = 0; x < a.padded; x += lanes) {
@@ -197,7 +236,7 @@ private:
                 sum[j] = Lanes::load(a.data + std::ptrdiff_t{r + j} * a.padded + x);
             }
             for (int i = 0; i < there; ++i) {
-                const Vector v = values(value + i * rows.stride, x, rows.depth);
+                const Vector v = values(group[i], x, depth);
 #pragma GCC unroll 4
                 for (int j = 0; j < n; ++j) {
                     sum[j] += s.at(r + j, c + i) * v;

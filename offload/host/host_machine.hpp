@@ -3,6 +3,7 @@
 // once, are transposed.
 #pragma once
 
+#include "algorithm/page_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/matrix_product.hpp"
 
@@ -129,6 +130,18 @@ public:
         block.count = rows.count;
         product_.follow(rows);
         Tile::with_element(rows, [&](const auto* data) { copy(block.data, block.padded, rows, data); });
+    }
+
+    void load(Stream& block, const PagedRows& rows)
+    {
+        block.count = rows.count;
+        for (int r = 0; r < rows.count;) {
+            const Rows run = rows.run(r, rows.count - r);
+            float* const target = block.data + std::ptrdiff_t{r} * block.padded;
+            Tile::with_element(run, [&](const auto* data) { copy(target, block.padded, run, data); });
+            r += run.count;
+        }
+        product_.follow(rows.before_next(rows.count));
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)

@@ -1,6 +1,7 @@
 #include "host/nonfinite.hpp"
 
 #include "algorithm/key_source.hpp"
+#include "algorithm/page_source.hpp"
 #include "algorithm/score.hpp"
 #include "host/finite.hpp"
 
@@ -81,7 +82,8 @@ bool is_all_nan(const Row& values)
 struct Head {
     Head(const Params& params, int batch_, int head_)
         : p(params), batch(batch_), index(head_), kv(head_ / (params.heads_q / params.heads_kv)),
-          seq(sequence(params, batch_)), score(params, seq, batch_, head_)
+          seq(params.cache.is_there() ? sequence_in_cache(params, batch_) : sequence(params, batch_)),
+          score(params, seq, batch_, head_)
     {
     }
 
@@ -103,8 +105,16 @@ struct Head {
     }
     [[nodiscard]] Rows query(int i) const { return row_of(p.q, i, p.head_dim); }
     [[nodiscard]] Rows dout(int i) const { return row_of(p.dout, i, p.head_dim_v); }
-    [[nodiscard]] Rows key(int j) const { return StridedKeys::keys(p, seq, batch, kv, j, 1); }
-    [[nodiscard]] Rows value(int j) const { return StridedKeys::values(p, seq, batch, kv, j, 1); }
+    [[nodiscard]] Rows key(int j) const
+    {
+        return p.cache.pages != nullptr ? PagedKeys::keys(p, seq, batch, kv, j, 1).row(0)
+                                        : StridedKeys::keys(p, seq, batch, kv, j, 1);
+    }
+    [[nodiscard]] Rows value(int j) const
+    {
+        return p.cache.pages != nullptr ? PagedKeys::values(p, seq, batch, kv, j, 1).row(0)
+                                        : StridedKeys::values(p, seq, batch, kv, j, 1);
+    }
     [[nodiscard]] float& stat(const RowTensor& of_rows, int i) const
     {
         return *row_stats(of_rows, batch, index, seq.q_start + i);

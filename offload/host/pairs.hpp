@@ -13,6 +13,7 @@
 // are float32.
 #pragma once
 
+#include "algorithm/page_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/terms.hpp"
 
@@ -25,7 +26,7 @@ class PairsMachine : public HostTile<Isa, element == Element::float32> {
     using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines;
     using T = std::conditional_t<element == Element::float32, float,
                                  std::conditional_t<element == Element::bfloat16, BFloat16, Float16>>;
-    enum : int { terms = terms_of(element), inner = PairBlock::elements };
+    enum : int { terms = terms_of(element), inner = PairBlock::elements, most_depth = 256 };
 
 public:
     using Tile::lanes, Tile::load;
@@ -100,7 +101,8 @@ public:
         }
     }
 
-    void load(Stream& block, const Rows& rows)
+    template <class SomeRows>
+    void load(Stream& block, const SomeRows& rows)
     {
         block.count = rows.count;
         if (block.use != StreamUse::sums) {
@@ -204,39 +206,74 @@ private:
         return reinterpret_cast<PairBlock*>(take(block_floats(count)));
     }
 
-    /// Blocks [count / 16][depth / 32] with the pairs along each row.
-    static void pack_rows(PairBlock* target, const Rows& rows)
+    /// Some consecutive rows, at one stride.
+    struct Strip {
+        const T* first;
+        std::ptrdiff_t stride;
+    };
+
+    /// Rows from row r on; `gathered` is for those that do not lie at one stride.
+    static FLASHOMP_INLINE Strip strip_of(const Rows& rows, int r, int /*most*/, T* /*gathered*/)
     {
-        const T* source = static_cast<const T*>(rows.data) + rows.offset;
-        const int k = tiles(rows.depth, inner);
+        return {static_cast<const T*>(rows.data) + rows.offset + r * rows.stride, rows.stride};
+    }
+    static FLASHOMP_INLINE Strip strip_of(const PagedRows& rows, int r, int most, T* gathered)
+    {
+        const int count = rows.count - r < most ? rows.count - r : most;
+        const T* const data = static_cast<const T*>(rows.page0.data);
+        if (const Rows run = rows.run(r, count); run.count == count) {
+            return {data + run.offset, run.stride};
+        }
+        for (int i = 0; i < count; ++i) {
+            __builtin_memcpy(gathered + i * most_depth, data + rows.offset_of(r + i),
+                             static_cast<std::size_t>(rows.page0.depth) * sizeof(T));
+        }
+        return {gathered, most_depth};
+    }
+    static FLASHOMP_INLINE int depth_of(const Rows& rows) { return rows.depth; }
+    static FLASHOMP_INLINE int depth_of(const PagedRows& rows) { return rows.page0.depth; }
+
+    /// Room for so many gathered rows.
+    template <class SomeRows, int rows>
+    using Gathered = T[std::is_same_v<SomeRows, PagedRows> ? int{rows} * int{most_depth} : 1];
+
+    /// Blocks [count / 16][depth / 32] with the pairs along each row.
+    template <class SomeRows>
+    static void pack_rows(PairBlock* target, const SomeRows& rows)
+    {
+        Gathered<SomeRows, lanes> gathered;
+        const int depth = depth_of(rows);
+        const int k = tiles(depth, inner);
         const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.count, lanes)} * k;
         for (int r0 = 0; r0 < rows.count; r0 += lanes) {
-            const T* const first = source + r0 * rows.stride;
+            const auto [first, stride] = strip_of(rows, r0, lanes, gathered);
             [[maybe_unused]] RowGrids grids;
             if constexpr (element == Element::float32) {
-                grids = row_grids(first, rows.stride, rows.count - r0, rows.depth);
+                grids = row_grids(first, stride, rows.count - r0, depth);
             }
-            for (int x0 = 0; x0 < rows.depth; x0 += inner, ++target) {
+            for (int x0 = 0; x0 < depth; x0 += inner, ++target) {
                 if constexpr (element == Element::float32) {
-                    pack_along(first + x0, rows.stride, rows.count - r0, rows.depth - x0, grids, target, plane);
+                    pack_along(first + x0, stride, rows.count - r0, depth - x0, grids, target, plane);
                 } else {
-                    pack_along<terms>(first + x0, rows.stride, rows.count - r0, rows.depth - x0, target, plane);
+                    pack_along<terms>(first + x0, stride, rows.count - r0, depth - x0, target, plane);
                 }
             }
         }
     }
 
     /// Blocks [depth / 16][count / 32] with the pairs across rows.
-    static void pack_columns(PairBlock* target, const Rows& rows)
+    template <class SomeRows>
+    static void pack_columns(PairBlock* target, const SomeRows& rows)
     {
-        const T* source = static_cast<const T*>(rows.data) + rows.offset;
+        Gathered<SomeRows, inner> gathered;
+        const int depth = depth_of(rows);
         const int k = tiles(rows.count, inner);
-        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.depth, lanes)} * k;
+        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(depth, lanes)} * k;
         for (int r0 = 0; r0 < rows.count; r0 += inner) {
-            const T* const first = source + r0 * rows.stride;
-            for (int x0 = 0; x0 < rows.depth; x0 += lanes) {
+            const auto [first, stride] = strip_of(rows, r0, inner, gathered);
+            for (int x0 = 0; x0 < depth; x0 += lanes) {
                 PairBlock* const block = target + std::ptrdiff_t{x0 / lanes} * k + r0 / inner;
-                pack_across<terms>(first + x0, rows.stride, rows.count - r0, rows.depth - x0, block, plane);
+                pack_across<terms>(first + x0, stride, rows.count - r0, depth - x0, block, plane);
                 for (int t = 0; t < terms; ++t) {
                     transpose(block[t * plane]);
                 }

@@ -74,10 +74,10 @@ static __attribute__((noinline)) bool is_finite(const Params& params, const Laun
 }
 
 /// Whether all results are finite.
-template <class Machine, Pass pass, bool modified>
+template <class Machine, Pass pass, bool modified, class Keys>
 static bool run_pass(const Params& params, const Launch& launch)
 {
-    static_assert(SummingMachine<Machine>);
+    static_assert(SummingMachine<Machine> || !std::is_same_v<Keys, StridedKeys>);
     Launch items = launch;
     items.pass = pass == Pass::backward_once ? Pass::backward_key : pass;
     const Work work(params, items);
@@ -92,7 +92,7 @@ static bool run_pass(const Params& params, const Launch& launch)
             tile.take_turns(launch.arrivals);
         }
         for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
-            run_item<pass, modified>(tile, params, work, i);
+            run_item<pass, modified, Keys>(tile, params, work, i);
             if constexpr (has_blocks(pass)) {
                 finite = is_finite<pass>(params, launch, work.item(i)) && finite;
             }
@@ -119,16 +119,31 @@ static bool is_few(Pass pass, int resident_rows)
 Ran run(const Params& params, const Launch& launch)
 {
     Ran ran;
-    const auto run_on = [&]<class Machine, Pass pass, bool modified>() {
-        ran.all_is_finite = run_pass<Machine, pass, modified>(params, launch);
+    const auto run_on = [&]<class Machine, Pass pass, bool modified, class Keys = StridedKeys>()
+    {
+        ran.all_is_finite = run_pass<Machine, pass, modified, Keys>(params, launch);
     };
+    const auto run_forward = [&]<class Machine, class Keys>() {
+        params.is_modified ? run_on.template operator()<Machine, Pass::forward, true, Keys>()
+                           : run_on.template operator()<Machine, Pass::forward, false, Keys>();
+    };
+    const CacheTables& cache = params.cache;
+    const bool has_pages = cache.pages != nullptr;
     if (is_few(launch.pass, launch.resident_rows)) {
-        using Machine = FewRowsMachine<Isa>;
-        params.is_modified ? run_on.template operator()<Machine, Pass::forward, true>()
-                           : run_on.template operator()<Machine, Pass::forward, false>();
+        if (has_pages) {
+            run_forward.template operator()<FewRowsMachine<Isa, PagedRows>, PagedKeys>();
+        } else if (cache.is_there()) {
+            run_forward.template operator()<FewRowsMachine<Isa>, CachedKeys>();
+        } else {
+            run_forward.template operator()<FewRowsMachine<Isa>, StridedKeys>();
+        }
         return ran;
     }
     for_machine(params.element, [&]<class Machine>() {
+        if (cache.is_there()) { // of forward alone
+            return has_pages ? run_forward.template operator()<Machine, PagedKeys>()
+                             : run_forward.template operator()<Machine, CachedKeys>();
+        }
         const auto run_here = [&]<Pass pass, bool modified>() {
             run_on.template operator()<Machine, pass, modified>();
         };

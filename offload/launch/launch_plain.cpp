@@ -21,9 +21,14 @@ static void merge_share(const MergeParams& params, int crew_threads, int team, i
 
 Ran run_plain(const Call& call, Call* there)
 {
+    if (call.params.cache.is_there()) {
+        return call.params.is_modified ? run_pass<PlainMachine, Pass::forward, true, PagedKeys>(call.launch, there)
+                                       : run_pass<PlainMachine, Pass::forward, false, PagedKeys>(call.launch, there);
+    }
     Ran ran;
-    for_pass(call.launch.pass, call.params.is_modified,
-             [&]<Pass pass, bool modified>() { ran = run_pass<PlainMachine, pass, modified>(call.launch, there); });
+    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
+        ran = run_pass<PlainMachine, pass, modified, StridedKeys>(call.launch, there);
+    });
     return ran;
 }
 

@@ -10,9 +10,12 @@ static_assert(SummingMachine<VisibleMachine>);
 /// Every pass as one with modified scores, which do what the others do, too.
 static Ran run(const Call& call, Call* there)
 {
+    if (call.params.cache.is_there()) {
+        return run_pass<VisibleMachine, Pass::forward, true, PagedKeys>(call.launch, there);
+    }
     Ran ran;
     for_pass(call.launch.pass, true, [&]<Pass pass, bool>() {
-        ran = run_pass<VisibleMachine, pass, pass != Pass::backward_sink>(call.launch, there);
+        ran = run_pass<VisibleMachine, pass, pass != Pass::backward_sink, StridedKeys>(call.launch, there);
     });
     return ran;
 }

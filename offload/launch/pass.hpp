@@ -4,7 +4,10 @@
 #include "algorithm/backward_options.hpp"
 #include "algorithm/one_pass.hpp"
 #include "algorithm/order.hpp"
+#include "algorithm/page_source.hpp"
 #include "launch/launch.hpp"
+
+#include <type_traits>
 
 #pragma omp declare target
 
@@ -73,11 +76,12 @@ FLASHOMP_INLINE std::int64_t turn(std::int64_t round, int crew, int crews)
 }
 
 /// One block of a pass that has resident blocks.
-template <Pass pass, bool modified, class Machine>
+template <Pass pass, bool modified, class Keys = StridedKeys, class Machine>
 FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& work)
 {
+    static_assert(pass == Pass::forward || std::is_same_v<Keys, StridedKeys>); // caches have no gradients
     if constexpr (pass == Pass::forward) {
-        forward_block<modified>(tile, p, work);
+        forward_block<modified, Keys>(tile, p, work);
     } else if constexpr (pass == Pass::backward_query) {
         backward_query_block<modified>(tile, p, work);
     } else if constexpr (pass == Pass::backward_key) {
@@ -90,7 +94,7 @@ FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& wo
     }
 }
 
-template <Pass pass, bool modified, class Machine>
+template <Pass pass, bool modified, class Keys = StridedKeys, class Machine>
 FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, std::int64_t index)
 {
     if constexpr (pass == Pass::backward_bias) {
@@ -98,7 +102,7 @@ FLASHOMP_INLINE void run_item(Machine tile, const Params& p, const Work& work, s
     } else if constexpr (pass == Pass::backward_sink) {
         backward_sink_block(tile, p, index);
     } else {
-        run_block<pass, modified>(tile, p, work.item(index));
+        run_block<pass, modified, Keys>(tile, p, work.item(index));
     }
 }
 

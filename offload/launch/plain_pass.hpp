@@ -13,7 +13,7 @@ namespace flashomp::offload {
 
 #pragma omp declare target
 /// What one thread of a crew does: its team's share of the work, together with the others of its team.
-template <class Machine, Pass pass, bool modified>
+template <class Machine, Pass pass, bool modified, class Keys>
 // NOLINTNEXTLINE(readability-non-const-parameter): machines write to it
 static void run_share(const Call& call, float* memory, int team, int teams)
 {
@@ -24,13 +24,13 @@ static void run_share(const Call& call, float* memory, int team, int teams)
     for (std::int64_t round = 0; round * teams < work.items; ++round) {
         const std::int64_t i = turn(round, team, teams);
         if (i < work.items) {
-            run_item<pass, modified>(tile, params, work, i);
+            run_item<pass, modified, Keys>(tile, params, work, i);
         }
     }
 }
 #pragma omp end declare target
 
-template <class Machine, Pass pass, bool modified>
+template <class Machine, Pass pass, bool modified, class Keys>
 static Ran run_pass(const Launch& launch, const Call* there)
 {
     const int device = launch.device >= 0 ? launch.device : omp_get_initial_device();
@@ -48,7 +48,7 @@ static Ran run_pass(const Launch& launch, const Call* there)
             if (is_where_sent(flag, to_device)) {
                 const Launch& here = there->launch;
                 float* const memory = here.needs_memory ? here.crew_memory + team * here.crew_floats : team_memory();
-                run_share<Machine, pass, modified>(*there, memory, team, teams);
+                run_share<Machine, pass, modified, Keys>(*there, memory, team, teams);
             }
             end_region();
         }

@@ -9,6 +9,7 @@
 #include "algorithm/finite_check.hpp"
 #include "algorithm/machine.hpp"
 #include "algorithm/math.hpp"
+#include "algorithm/page_source.hpp"
 #include "algorithm/team_memory.hpp"
 
 #pragma omp declare target
@@ -104,6 +105,18 @@ public:
     {
         block.count = rows.count;
         load_block(block, rows);
+    }
+    FLASHOMP_INLINE void load(Stream& block, const PagedRows& rows)
+    {
+        block.count = rows.count;
+        switch (rows.page0.element) {
+        case Element::float32:
+            return load_pages_as<float>(block, rows);
+        case Element::bfloat16:
+            return load_pages_as<BFloat16>(block, rows);
+        case Element::float16:
+            return load_pages_as<Float16>(block, rows);
+        }
     }
 
     FLASHOMP_INLINE void load(const ColumnStats& stats, const float* source, int count)
@@ -367,6 +380,26 @@ private:
             return load_as<BFloat16>(block, rows);
         case Element::float16:
             return load_as<Float16>(block, rows);
+        }
+    }
+
+    template <class E>
+    FLASHOMP_INLINE void load_pages_as(const Block& block, const PagedRows& rows)
+    {
+        const E* const source = static_cast<const E*>(rows.page0.data);
+        float* const target = block.data;
+        const PagedRows all = rows;
+        const int stride = block.stride, depth = block.depth;
+        const int chunks = padded(depth) / micro;
+        FLASHOMP_FOR_CREW (item, block.rows * chunks) {
+            const int r = item / chunks;
+            const int x0 = item % chunks * micro;
+            const bool is_there = r < all.count;
+            const E* const row = source + (is_there ? all.offset_of(r) : 0); // no page is looked up beyond the keys
+            FLASHOMP_UNROLL(8)
+            for (int x = x0; x < x0 + micro; ++x) {
+                target[r * stride + x] = is_there && x < depth ? to_float(row[x]) : 0.0F;
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 #include "prepared_call.hpp"
 #include "problem_tensors.hpp"
 #include "validate.hpp"
+#include "validate_cache.hpp"
 #include "validate_views.hpp"
 
 #include <algorithm>
@@ -123,7 +124,8 @@ bool are_as_prepared(Options options, const Options& prepared)
 template <class Args>
 class Prepared<Args>::State {
 public:
-    explicit State(const Problem& problem) : options_(problem.options), call_(problem, false)
+    explicit State(const Problem& problem)
+        : options_(problem.options), batch_(problem.batch), seqlen_k_(problem.seqlen_k), call_(problem, false)
     {
         const Problem prepared = without_boundaries(problem);
         each_tensor(prepared, [this](const char* /*name*/, const ConstTensorView& view) { views_.push_back(view); });
@@ -145,13 +147,16 @@ public:
             throw Error("options differ from those that the call was prepared with; a run may change the addresses of "
                         "their tensors, the seed and offset of dropout, and which stream it is.");
         }
-        const Problem problem = without_boundaries(problem_of(args, options));
+        Problem problem = without_boundaries(problem_of(args, options));
+        problem.batch = batch_;
+        problem.seqlen_k = seqlen_k_;
         auto prepared = views_.begin();
         each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
             check_as_prepared(name, view, *prepared++, !call_.space().is_host());
         });
         check_outputs(problem);
         check_workspace(problem, workspace);
+        check_cache_values(problem);
         return call_.run(problem, workspace.data(), options.stream.value_or(nullptr));
     }
 
@@ -179,6 +184,7 @@ private:
     }
 
     Options options_;
+    std::int64_t batch_, seqlen_k_;
     PreparedCall call_;
     std::vector<ConstTensorView> views_; ///< in each_tensor()'s order
 };

@@ -2,6 +2,7 @@
 
 #include "overlap.hpp"
 #include "problem_tensors.hpp"
+#include "validate_cache.hpp"
 #include "validate_options.hpp"
 #include "validate_views.hpp"
 
@@ -19,20 +20,28 @@ std::string_view axes_text(bool packed)
     return packed ? "[total, heads, head_dim]" : "[batch, seqlen, heads, head_dim]";
 }
 
+/// The same of k and v.
+std::string_view axes_text_of_keys(const Options& options, bool packed)
+{
+    if (options.block_table || options.kv_indices) {
+        return "[pages, page_size, heads, head_dim]";
+    }
+    return options.cache_batch_index ? "[caches, seqlen, heads, head_dim]" : axes_text(packed);
+}
+
 /// Extent of an axis counted from the back, so that packed and batched tensors read alike.
 std::int64_t from_back(const ConstTensorView& view, int axis)
 {
     return view.shape.at(static_cast<std::size_t>(view.rank - axis));
 }
 
-void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool is_backward)
+void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool is_backward, std::string_view axes)
 {
     if (!view) {
-        throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes_text(packed)));
+        throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes));
     }
     if (view.rank != (packed ? 3 : 4)) {
-        throw Error(
-            fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view), axes_text(packed)));
+        throw Error(fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view), axes));
     }
     const bool is_float8 = view.dtype == DType::float8_e4m3;
     if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16 && !is_float8) {
@@ -56,10 +65,12 @@ void check_common(Problem& problem)
 {
     each_tensor(problem, check_view);
     const ConstTensorView &q = problem.q, &k = problem.k, &v = problem.v;
-    const bool packed = problem.options.cu_seqlens_q || problem.options.cu_seqlens_k;
-    check_qkv("q", q, packed, problem.is_backward);
-    check_qkv("k", k, packed, problem.is_backward);
-    check_qkv("v", v, packed, problem.is_backward);
+    const bool cache = is_cache(problem.options); // beside which only q may be packed
+    const bool packed = problem.options.cu_seqlens_q || (problem.options.cu_seqlens_k && !cache);
+    const std::string_view axes_of_keys = axes_text_of_keys(problem.options, packed && !cache);
+    check_qkv("q", q, packed, problem.is_backward, axes_text(packed));
+    check_qkv("k", k, packed && !cache, problem.is_backward, axes_of_keys);
+    check_qkv("v", v, packed && !cache, problem.is_backward, axes_of_keys);
     problem.dtype = q.dtype;
     for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
         if (view.dtype != q.dtype) {
@@ -92,7 +103,12 @@ void check_common(Problem& problem)
         throw Error(fmt::format("v has shape {} but k has {}; they must agree in all but head_dim.", shape_string(v),
                                 shape_string(k)));
     }
-    if (!packed && (k.shape[0] != problem.batch || v.shape[0] != problem.batch)) {
+    if (cache) { // whose pages check_cache() looks at
+        if (v.shape[0] != k.shape[0]) {
+            throw Error(fmt::format("v has shape {} but k has {}; they must agree in all but head_dim.",
+                                    shape_string(v), shape_string(k)));
+        }
+    } else if (!packed && (k.shape[0] != problem.batch || v.shape[0] != problem.batch)) {
         throw Error(fmt::format("q, k and v have batch {}, {} and {}; they must be equal.", q.shape[0], k.shape[0],
                                 v.shape[0]));
     }
@@ -205,6 +221,7 @@ Problem validate_forward(const ForwardArgs& args, const Options& options)
 {
     Problem problem = problem_of(args, options);
     validate(problem);
+    check_cache_values(problem);
     return problem;
 }
 

@@ -2,6 +2,7 @@
 
 #include "option_list.hpp"
 #include "overlap.hpp"
+#include "validate_cache.hpp"
 #include "validate_choice.hpp"
 #include "validate_views.hpp"
 
@@ -39,9 +40,6 @@ void check_tensor(const char* name, const ConstTensorView& view, DType dtype, in
     check_layout(name, view);
 }
 
-namespace {
-
-/// Offsets of packed sequences: int32 [batch + 1] on the host, from 0 to `total` without a step back.
 std::vector<std::int32_t> read_starts(const char* name, const ConstTensorView& view, std::int64_t total)
 {
     if (!view) {
@@ -74,6 +72,8 @@ std::vector<std::int32_t> read_starts(const char* name, const ConstTensorView& v
     return starts;
 }
 
+namespace {
+
 std::int64_t longest(const std::vector<std::int32_t>& starts)
 {
     std::int64_t most = 0;
@@ -86,6 +86,11 @@ std::int64_t longest(const std::vector<std::int32_t>& starts)
 void check_packing(Problem& problem)
 {
     problem.starts_q = read_starts("cu_seqlens_q", problem.options.cu_seqlens_q, problem.q.shape[0]);
+    if (is_cache(problem.options)) {
+        problem.batch = static_cast<std::int64_t>(problem.starts_q.size()) - 1;
+        problem.seqlen_q = longest(problem.starts_q);
+        return;
+    }
     problem.starts_k = read_starts("cu_seqlens_k", problem.options.cu_seqlens_k, problem.k.shape[0]);
     if (problem.starts_q.size() != problem.starts_k.size()) {
         throw Error(fmt::format("cu_seqlens_q has {} sequences and cu_seqlens_k {}; they must have equally many.",
@@ -115,9 +120,11 @@ Counted counted(Axis axis, const Problem& problem)
     case Axis::seqlen_k:
         return {problem.seqlen_k, "seqlen_k"};
     case Axis::boundaries:
+        return {problem.batch + 1, "batch + 1"};
+    case Axis::pages:
         break;
     }
-    return {problem.batch + 1, "batch + 1"};
+    return {0, "pages"};
 }
 
 /// A tensor each of whose axes may have extent 1.
@@ -144,6 +151,8 @@ void check_broadcast(const TensorOption& option, const Problem& problem, const C
     check_layout(option.name, view);
 }
 
+} // namespace
+
 void check_tensor_option(const TensorOption& option, const Problem& problem)
 {
     const ConstTensorView& view = problem.options.*option.member;
@@ -158,7 +167,9 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
     const bool has_batch = option.may_have_batch && view.rank == option.rank + 1;
     std::array<std::int64_t, 4> shape{problem.batch};
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
-        shape.at(axis + (has_batch ? 1 : 0)) = counted(option.axes.at(axis), problem).extent;
+        const Axis counts = option.axes.at(axis);
+        shape.at(axis + (has_batch ? 1 : 0)) =
+            counts == Axis::pages ? view.shape.at(axis) : counted(counts, problem).extent;
     }
     const int rank = option.rank + (has_batch ? 1 : 0);
     if (has_form(view, option.dtype, rank, shape)) {
@@ -172,8 +183,6 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
     const std::string like = fmt::format("[{0}]{1}", axes, option.may_have_batch ? " or [batch, " + axes + "]" : "");
     check_tensor(option.name, view, option.dtype, rank, shape, like.c_str());
 }
-
-} // namespace
 
 void check_no_self_overlap(const char* name, const ConstTensorView& view)
 {
@@ -209,9 +218,10 @@ void check_options(Problem& problem)
     }
     check_choice(options);
     check_dropout(options.dropout);
-    if (options.cu_seqlens_q || options.cu_seqlens_k) {
+    if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(options))) {
         check_packing(problem);
     }
+    check_cache(problem);
     for (const TensorOption& option : tensor_options) {
         if (options.*option.member) {
             check_tensor_option(option, problem);

@@ -1,13 +1,22 @@
 #pragma once
 
+#include "option_list.hpp"
 #include "problem.hpp"
 
 #include <array>
+#include <cstdint>
+#include <vector>
 
 namespace flashomp {
 
 /// Checks the problem's options against its shapes; with packed sequences, completes those.
 void check_options(Problem& problem);
+
+/// Offsets of packed sequences: int32 [batch + 1] on the host, from 0 to `total` without a step back.
+[[nodiscard]] std::vector<std::int32_t> read_starts(const char* name, const ConstTensorView& view, std::int64_t total);
+
+/// Checks one tensor of the options, which is given, against the problem's shape.
+void check_tensor_option(const TensorOption& option, const Problem& problem);
 
 /// Checks that the probability is in [0, 1).
 void check_dropout(const Dropout& dropout);

@@ -19,6 +19,10 @@ constexpr std::array<std::size_t, 1> sizes_of_backward{96};
 static_assert(sizes_of_backward.back() == sizeof(flashomp_backward_args));
 constexpr Versions<flashomp_backward_args> backward_versions{"flashomp_backward_args", sizes_of_backward};
 
+constexpr std::array<std::size_t, 1> sizes_of_append{80};
+static_assert(sizes_of_append.back() == sizeof(flashomp_append_args));
+constexpr Versions<flashomp_append_args> append_versions{"flashomp_append_args", sizes_of_append};
+
 constexpr std::array<std::size_t, 1> sizes_of_report{504};
 static_assert(sizes_of_report.back() == sizeof(flashomp_report));
 constexpr Versions<flashomp_report> report_versions{"flashomp_report", sizes_of_report};
@@ -55,6 +59,22 @@ BackwardArgs views_of(const flashomp_backward_args* args, Views& views)
     return viewed;
 }
 
+AppendArgs views_of(const flashomp_append_args* args, Views& views)
+{
+    const flashomp_append_args given = read_struct("args", args, append_versions, default_of<flashomp_append_args>());
+    AppendArgs viewed;
+    viewed.k = views("k", given.k);
+    viewed.v = views("v", given.v);
+    viewed.k_cache = views("k_cache", given.k_cache);
+    viewed.v_cache = views("v_cache", given.v_cache);
+    viewed.rotary.cos = views("rotary.cos", given.rotary_cos);
+    viewed.rotary.sin = views("rotary.sin", given.rotary_sin);
+    viewed.rotary.interleaved = !boolean("rotary_halves", given.rotary_halves);
+    viewed.q = views("q", given.q);
+    viewed.q_out = views("q_out", given.q_out);
+    return viewed;
+}
+
 template <class Args, class CArgs>
 Call<Args> viewed_call(const CArgs* args, const flashomp_options* options)
 {
@@ -76,6 +96,11 @@ Call<ForwardArgs> call_of(const flashomp_forward_args* args, const flashomp_opti
 Call<BackwardArgs> call_of(const flashomp_backward_args* args, const flashomp_options* options)
 {
     return viewed_call<BackwardArgs>(args, options);
+}
+
+Call<AppendArgs> call_of(const flashomp_append_args* args, const flashomp_options* options)
+{
+    return viewed_call<AppendArgs>(args, options);
 }
 
 ForwardArgs args_of(const flashomp_forward_args* args, bool managed_is_gpus)

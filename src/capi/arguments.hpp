@@ -1,7 +1,7 @@
 // Arguments and reports of calls of the C interface.
 #pragma once
 
-#include "flashomp/attention.hpp"
+#include "flashomp/cache.hpp"
 #include "flashomp/flashomp.h"
 
 namespace flashomp::capi {
@@ -16,6 +16,7 @@ struct Call {
 /// Throws Error where an argument is not as flashomp.h has it. What the C++ functions judge is left to them.
 [[nodiscard]] Call<ForwardArgs> call_of(const flashomp_forward_args* args, const flashomp_options* options);
 [[nodiscard]] Call<BackwardArgs> call_of(const flashomp_backward_args* args, const flashomp_options* options);
+[[nodiscard]] Call<AppendArgs> call_of(const flashomp_append_args* args, const flashomp_options* options);
 
 /// The tensors of a call without options. Throws as call_of() does.
 [[nodiscard]] ForwardArgs args_of(const flashomp_forward_args* args, bool managed_is_gpus);

@@ -81,6 +81,19 @@ flashomp_status flashomp_backward(const flashomp_backward_args* args, const flas
     return guarded_run(args, options, report);
 }
 
+flashomp_status flashomp_append(const flashomp_append_args* args, const flashomp_options* options,
+                                flashomp_report* report)
+{
+    return guarded([&] {
+        check_report(report);
+        const Call<flashomp::AppendArgs> call = call_of(args, options);
+        const flashomp::Report done = flashomp::append(call.args, call.options);
+        if (report != nullptr) {
+            write_report(report, done);
+        }
+    });
+}
+
 flashomp_status flashomp_merge(const flashomp_tensor* o_a, const flashomp_tensor* lse_a, const flashomp_tensor* o_b,
                                const flashomp_tensor* lse_b, const flashomp_tensor* o, const flashomp_tensor* lse,
                                const flashomp_options* options, flashomp_report* report)

@@ -71,6 +71,11 @@ void flashomp_backward_args_init(flashomp_backward_args* args, size_t size)
     init_struct(args, size, default_of<flashomp_backward_args>());
 }
 
+void flashomp_append_args_init(flashomp_append_args* args, size_t size)
+{
+    init_struct(args, size, default_of<flashomp_append_args>());
+}
+
 void flashomp_allocator_init(flashomp_allocator* allocator, size_t size)
 {
     init_struct(allocator, size, default_of<flashomp_allocator>());

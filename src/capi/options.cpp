@@ -16,7 +16,7 @@ namespace flashomp::capi {
 namespace {
 
 // Sizes do not change any more once a version with them is released: a grown struct adds one.
-constexpr std::array<std::size_t, 1> sizes_of_options{216};
+constexpr std::array<std::size_t, 2> sizes_of_options{216, 264};
 static_assert(sizes_of_options.back() == sizeof(flashomp_options));
 constexpr Versions<flashomp_options> options_versions{"flashomp_options", sizes_of_options};
 
@@ -42,14 +42,6 @@ static_assert(static_cast<int>(Machine::host) == FLASHOMP_MACHINE_HOST &&
               static_cast<int>(Machine::hopper) == FLASHOMP_MACHINE_HOPPER);
 static_assert(static_cast<int>(Device::Kind::host) == FLASHOMP_DEVICE_HOST &&
               static_cast<int>(Device::Kind::gpu) == FLASHOMP_DEVICE_GPU);
-
-bool boolean(const char* name, int value)
-{
-    if (value != 0 && value != 1) {
-        throw Error(fmt::format("{} was {}; it must be 0 or 1.", name, value));
-    }
-    return value == 1;
-}
 
 /// Where the call runs: what was chosen, or the GPU that has its tensors.
 Device device_of(const flashomp_options& given, const Options& options, const Views& views)
@@ -82,6 +74,14 @@ Device device_of(const flashomp_options& given, const Options& options, const Vi
 }
 
 } // namespace
+
+bool boolean(const char* name, int value)
+{
+    if (value != 0 && value != 1) {
+        throw Error(fmt::format("{} was {}; it must be 0 or 1.", name, value));
+    }
+    return value == 1;
+}
 
 flashomp_options default_options()
 {
@@ -127,6 +127,12 @@ Options options_of(const flashomp_options& given, Views& views)
     options.q_scale = views("q_scale", given.q_scale);
     options.k_scale = views("k_scale", given.k_scale);
     options.v_scale = views("v_scale", given.v_scale);
+    options.cache_seqlens = views("cache_seqlens", given.cache_seqlens);
+    options.cache_batch_index = views("cache_batch_index", given.cache_batch_index);
+    options.block_table = views("block_table", given.block_table);
+    options.kv_indptr = views("kv_indptr", given.kv_indptr);
+    options.kv_indices = views("kv_indices", given.kv_indices);
+    options.kv_last_page_len = views("kv_last_page_len", given.kv_last_page_len);
     options.dropout = {given.dropout_probability, given.dropout_seed, given.dropout_offset};
     options.backend = backend_of(given.backend);
     options.machine =

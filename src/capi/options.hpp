@@ -16,6 +16,9 @@ namespace flashomp::capi {
 /// The options as this library knows them; null stands for the defaults. Throws Error where their size is none.
 [[nodiscard]] flashomp_options read_options(const flashomp_options* given);
 
+/// Throws Error where the number is neither 0 nor 1.
+[[nodiscard]] bool boolean(const char* name, int value);
+
 /// Throws Error where the number is none of a backend.
 [[nodiscard]] Backend backend_of(std::int32_t given);
 

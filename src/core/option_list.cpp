@@ -49,6 +49,8 @@ const char* word_of(Axis axis)
         return "Nk";
     case Axis::boundaries:
         return "B+1";
+    case Axis::pages:
+        return "pages";
     }
     return "";
 }
@@ -91,6 +93,19 @@ bool modifies_scores(const Options& options)
     };
     return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
            std::any_of(number_options.begin(), number_options.end(), number);
+}
+
+bool is_read_on_host(std::string_view name)
+{
+    return std::any_of(tensor_options.begin(), tensor_options.end(), [&](const TensorOption& option) {
+        return name == option.name && (is_boundaries(option) || option.is_of_cache);
+    });
+}
+
+bool is_cache(const Options& options)
+{
+    return std::any_of(tensor_options.begin(), tensor_options.end(),
+                       [&](const TensorOption& o) { return o.is_of_cache && options.*o.member; });
 }
 
 bool tells_heads_apart(const Options& options)

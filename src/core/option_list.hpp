@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace flashomp {
 
 /// What an axis of an option's tensor counts. `boundaries` are one more than the sequences.
-enum class Axis : std::uint8_t { batch, heads_q, heads_kv, seqlen_q, seqlen_k, boundaries };
+/// Those of `pages` are of the caller's choice.
+enum class Axis : std::uint8_t { batch, heads_q, heads_kv, seqlen_q, seqlen_k, boundaries, pages };
 
 /// The gradient of an option's tensor, which has its shape and dtype. `name` is null where there is none.
 struct OptionGradient {
@@ -37,6 +39,7 @@ struct TensorOption {
     bool may_have_batch = false;    ///< before the other axes
     bool may_broadcast = false;     ///< each extent may be 1
     bool is_float8_only = false;    ///< for q, k and v of float8_e4m3, and so for the forward pass
+    bool is_of_cache = false;       ///< says where the keys of a cache are, and so for the forward pass
     bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
     bool tells_heads_apart = false; ///< the query heads that share a key head differ by more than their queries
     OptionGradient gradient = {};
@@ -44,7 +47,7 @@ struct TensorOption {
 
 inline constexpr auto tensor_options = [] {
     using enum Axis;
-    return std::array<TensorOption, 9>{{
+    return std::array<TensorOption, 15>{{
         {.name = "alibi_slopes",
          .member = &Options::alibi_slopes,
          .flag = "--alibi",
@@ -125,13 +128,71 @@ inline constexpr auto tensor_options = [] {
          .axes = {heads_kv},
          .may_have_batch = true,
          .is_float8_only = true},
+        {.name = "cache_seqlens",
+         .member = &Options::cache_seqlens,
+         .flag = "--cache-seqlens",
+         .meaning = "keys of each sequence in its cache",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {batch},
+         .is_of_cache = true},
+        {.name = "cache_batch_index",
+         .member = &Options::cache_batch_index,
+         .flag = "--cache-batch-index",
+         .meaning = "which cache [caches, Nk, ...] each sequence has",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {batch},
+         .is_of_cache = true},
+        {.name = "block_table",
+         .member = &Options::block_table,
+         .flag = "--block-table",
+         .meaning = "k and v are pages [pages, page_size, Hkv, ...], these each sequence's",
+         .dtype = DType::int32,
+         .rank = 2,
+         .axes = {batch, pages},
+         .is_of_cache = true},
+        {.name = "kv_indptr",
+         .member = &Options::kv_indptr,
+         .flag = "--kv-indptr",
+         .meaning = "where each sequence's pages begin in kv_indices",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {boundaries},
+         .is_of_cache = true},
+        {.name = "kv_indices",
+         .member = &Options::kv_indices,
+         .flag = "--kv-indices",
+         .meaning = "pages of all sequences, one after the other",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {pages},
+         .is_of_cache = true},
+        {.name = "kv_last_page_len",
+         .member = &Options::kv_last_page_len,
+         .flag = "--kv-last-page-len",
+         .meaning = "rows in use of each sequence's last page",
+         .dtype = DType::int32,
+         .rank = 1,
+         .axes = {batch},
+         .is_of_cache = true},
     }};
 }();
 
 /// Whether the option says where packed sequences begin: plan() reads its values.
 [[nodiscard]] constexpr bool is_boundaries(const TensorOption& option)
 {
-    return option.axes[0] == Axis::boundaries;
+    return option.axes[0] == Axis::boundaries && !option.is_of_cache;
+}
+
+/// Whether the host reads the values of the tensor with this name, on whatever hardware the call runs.
+[[nodiscard]] bool is_read_on_host(std::string_view name);
+
+/// Whether k and v are a cache, and whether a table says where the keys of its sequences are.
+[[nodiscard]] bool is_cache(const Options& options);
+[[nodiscard]] inline bool has_pages(const Options& options)
+{
+    return options.block_table || options.kv_indices || options.cache_batch_index;
 }
 
 /// "float32 [Hq] or [B, Hq]", as in documentation.

@@ -2,6 +2,7 @@
 
 #include "registry.hpp"
 
+#include "cuda/append_kernels.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -69,6 +70,14 @@ offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& pla
     const Space space = space_of(place.hardware, options);
     const cuda::CurrentDevice current(space.device);
     expect_launched(cuda::run_merge(params, space.stream), place);
+    return {true};
+}
+
+offload::Ran run_cuda_append(const offload::AppendParams& params, const Place& place, const Options& options)
+{
+    const Space space = space_of(place.hardware, options);
+    const cuda::CurrentDevice current(space.device);
+    expect_launched(cuda::run_append(params, space.stream), place);
     return {true};
 }
 

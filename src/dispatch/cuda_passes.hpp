@@ -6,6 +6,8 @@
 #include "plan.hpp"
 #include "problem.hpp"
 
+#include "algorithm/append.hpp"
+
 #include "flashomp/error.hpp"
 
 namespace flashomp {
@@ -22,5 +24,8 @@ void run_cuda_visible(const Plan& plan, const offload::Params& params, const Pla
 
 /// Launches a merge.
 offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& place, const Options& options);
+
+/// Runs an append() that has rows.
+offload::Ran run_cuda_append(const offload::AppendParams& params, const Place& place, const Options& options);
 
 } // namespace flashomp

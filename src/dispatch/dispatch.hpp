@@ -1,5 +1,6 @@
 #pragma once
 
+#include "append_problem.hpp"
 #include "problem.hpp"
 
 namespace flashomp {
@@ -11,5 +12,8 @@ Report run(const Problem& problem);
 /// Runs a validated merge (attention.hpp).
 Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
                  const Options& options);
+
+/// Runs a validated append (flashomp/cache.hpp).
+Report run_append(const AppendProblem& append);
 
 } // namespace flashomp

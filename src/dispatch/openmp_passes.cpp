@@ -4,6 +4,8 @@
 #include "registry.hpp"
 #include "workspace.hpp"
 
+#include "launch/launch_append.hpp"
+
 #include "flashomp/error.hpp"
 
 #include <cstddef>
@@ -74,6 +76,18 @@ offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware
     const Workspace there(sizeof params, space);
     copy_in(there.data(), space, &params, sizeof params);
     return merge(params, static_cast<const offload::MergeParams*>(there.data()), hardware, hardware.threads);
+}
+
+offload::Ran run_openmp_append(const offload::AppendParams& params, const Hardware& hardware, const Space& space,
+                               int threads)
+{
+    if (space.is_host()) {
+        return offload::append(params, threads);
+    }
+    const Workspace there(sizeof params, space);
+    copy_in(there.data(), space, &params, sizeof params);
+    return offload::run_append(static_cast<const offload::AppendParams*>(there.data()), offload::append_units(params),
+                               hardware.device);
 }
 
 } // namespace flashomp

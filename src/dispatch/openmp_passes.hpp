@@ -5,6 +5,7 @@
 #include "place.hpp"
 #include "plan.hpp"
 
+#include "algorithm/append.hpp"
 #include "algorithm/merge.hpp"
 
 namespace flashomp {
@@ -18,5 +19,9 @@ offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& 
 
 /// Runs a merge of two parts.
 offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware& hardware, const Space& space);
+
+/// Runs an append() that has rows; on the host with so many threads.
+offload::Ran run_openmp_append(const offload::AppendParams& params, const Hardware& hardware, const Space& space,
+                               int threads);
 
 } // namespace flashomp

@@ -48,13 +48,24 @@ bool depends_on_lse(const Problem& problem, const Hardware& hardware)
     return problem.is_backward && problem.dtype == DType::float32 && !hardware.is_device;
 }
 
+/// The tables of a cache are copied from the host at every run, and a graph would copy what the host has when the graph
+/// is launched.
+void refuse_captured_cache(const Problem& problem, const Space& space)
+{
+    if (space.is_asynchronous && is_cache(problem.options) && cuda::is_captured(space.device, space.stream)) {
+        throw Error(
+            "stream is being captured into a CUDA graph, and k and v are a cache, whose tables each run reads on "
+            "the host: allowed in a graph are calls without a cache.");
+    }
+}
+
 /// The place where the call runs. Throws Error where the call's tensors or stream cannot be had there.
 Place place_for(const Problem& problem)
 {
     Place place = choose_place(problem.options);
     const Space space = space_of(place.hardware, problem.options);
     each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
-        check_memory(view, name, place, space.is_asynchronous, std::string_view(name).starts_with("cu_seqlens"));
+        check_memory(view, name, place, space.is_asynchronous, is_read_on_host(name));
     });
     if (space.is_asynchronous && !cuda::has_stream_memory(space.device)) {
         throw Error(
@@ -66,6 +77,7 @@ Place place_for(const Problem& problem)
         throw Error("stream is being captured into a CUDA graph, and the tensors are packed (cu_seqlens_q): allowed in "
                     "a graph are tensors that are not packed, and runs of a call that was prepared before.");
     }
+    refuse_captured_cache(problem, space);
     return place;
 }
 
@@ -97,8 +109,10 @@ PreparedCall::PreparedCall(const Problem& problem, bool keeps_addresses)
       way_of_large_lse_(keeps_addresses ? nullptr : way_of_large_lse()), second_(problem_, place_, space_),
       constants_(space_of_constants(space_, keeps_addresses), problem_,
                  {&way_.plan, way_of_large_lse_ ? &way_of_large_lse_->plan : nullptr, second_.plan_of_stream()}),
-      word_(space_), staging_(staging_bytes(problem_, space_)), gathered_(staging_.gathered, Space{})
+      word_(space_), lengths_(problem_), staging_(staging_bytes(problem_, space_)),
+      gathered_(staging_.gathered, Space{})
 {
+    staging_.add(lengths_.view(), space_);
 }
 
 std::unique_ptr<PreparedCall::Way> PreparedCall::way_of_large_lse() const
@@ -141,6 +155,7 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     }
     Space space = space_;
     space.stream = stream;
+    refuse_captured_cache(problem_, space);
     wait_before(space);
     problem_.take_addresses(addresses);
     Way& way = way_of_large_lse_ && has_large_lse(problem_) ? *way_of_large_lse_ : way_;
@@ -154,7 +169,7 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     offload::Params params =
         kernel_params(problem_, way.plan, staging,
                       {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)},
-                      constants_.boundaries());
+                      lengths_.read(problem_, constants_.boundaries(), staging));
     params.nonfinite = word_.start(memory(layout.word), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
     // Of the host: fewer than were planned for where the run is inside a parallel region.

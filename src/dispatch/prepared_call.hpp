@@ -1,6 +1,7 @@
 // A validated problem with everything decided: where it runs, its plan, and how its workspace is laid out.
 #pragma once
 
+#include "cache_lengths.hpp"
 #include "calls.hpp"
 #include "constants.hpp"
 #include "nonfinite_word.hpp"
@@ -65,6 +66,7 @@ private:
     SecondComputation second_;
     Constants constants_;
     NonfiniteWord word_;
+    CacheLengths lengths_;
     StagingBytes staging_;
     Workspace gathered_; ///< on the host
 };

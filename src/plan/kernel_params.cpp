@@ -37,6 +37,11 @@ offload::BiasTensor bias_tensor(const ConstTensorView& view)
     return {const_cast<void*>(view.data), stride(0), stride(1), stride(2), stride(3), kernel_element(view.dtype)};
 }
 
+const std::int32_t* int32s(const ConstTensorView& view)
+{
+    return static_cast<const std::int32_t*>(view.data);
+}
+
 /// Scratch memory from its element `index` on, where there is any.
 float* part_of(float* scratch, std::int64_t index)
 {
@@ -53,6 +58,26 @@ offload::RowTensor contiguous_rows(const Problem& problem, float* data)
 }
 
 } // namespace
+
+offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, const Boundaries& boundaries)
+{
+    const Options& options = problem.options;
+    offload::CacheTables cache;
+    cache.lengths = boundaries.lengths;
+    if (!has_pages(options)) {
+        return cache;
+    }
+    cache.page_rows = static_cast<int>(problem.k.shape[1]); // Nk where an index chooses contiguous caches
+    if (options.kv_indices) {
+        cache.starts = int32s(tensors.input(options.kv_indptr));
+        cache.pages = int32s(tensors.input(options.kv_indices));
+        return cache;
+    }
+    const ConstTensorView table = tensors.input(options.block_table ? options.block_table : options.cache_batch_index);
+    cache.pages = int32s(table);
+    cache.stride = table.strides[0];
+    return cache;
+}
 
 offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch,
                               const Boundaries& boundaries)
@@ -139,6 +164,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     }
     p.cu_seqlens_q = boundaries.q;
     p.cu_seqlens_k = boundaries.k;
+    p.cache = cache_tables(problem, tensors, boundaries);
     p.dropout_key = dropout_key(options.dropout.seed, options.dropout.offset);
     p.dropout_threshold = dropout_threshold(options.dropout.probability);
     p.dropout_scale = static_cast<float>(1.0 / (1.0 - options.dropout.probability));

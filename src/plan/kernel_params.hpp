@@ -22,6 +22,7 @@ struct Scratch {
 struct Boundaries {
     const std::int32_t* q = nullptr;
     const std::int32_t* k = nullptr;
+    const std::int32_t* lengths = nullptr; ///< of a cache's sequences; null: each has Nk keys
 };
 
 /// Where the kernels find the tensors of a call.
@@ -37,6 +38,9 @@ public:
     /// The tensor where kernels can write it.
     virtual TensorView output(const TensorView& view) = 0;
 };
+
+/// Where the keys of a cache are; nothing of a problem without one.
+offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, const Boundaries& boundaries);
 
 /// The problem as the kernels see it.
 offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors& tensors, const Scratch& scratch,

@@ -3,6 +3,7 @@
 #include "kernel_params.hpp"
 #include "launches.hpp"
 #include "machines.hpp"
+#include "option_list.hpp"
 #include "splits.hpp"
 #include "words.hpp"
 
@@ -203,6 +204,7 @@ constexpr Kernel list[] = {
         .machine = Machine::plain,
         .obstacle = nothing,
         .launch = plain_launch_of,
+        .reads_caches = true,
         .run_on_stream =
             [](const cuda::StreamCall& call) { return cuda::run_plain(call.params, call.launch, call.stream); },
     },
@@ -230,6 +232,7 @@ constexpr Kernel list[] = {
         .machine = Machine::host,
         .obstacle = not_a_gpu,
         .launch = host_launch_of,
+        .reads_caches = true,
     },
     {
         // The directives of the GPU; on the host slow, and so only where it is named.
@@ -238,6 +241,7 @@ constexpr Kernel list[] = {
         .machine = Machine::plain,
         .obstacle = nothing,
         .launch = plain_launch_of,
+        .reads_caches = true,
         .run_region = offload::run_plain,
     },
 };
@@ -257,6 +261,15 @@ bool is_for_plain(Pass pass, const Problem& problem)
 std::span<const Kernel> kernels()
 {
     return list;
+}
+
+std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    // Hopper's copy engine brings whole blocks: rows beyond a sequence's keys, too, which nobody may read.
+    if (is_cache(problem.options) && !kernel.reads_caches) {
+        return "k and v are no key/value cache";
+    }
+    return kernel.obstacle(pass, problem, hardware);
 }
 
 const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -284,7 +297,7 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         if (kernel.backend != hardware.backend || !is_asked) {
             continue;
         }
-        const std::string obstacle = kernel.obstacle(pass, problem, hardware);
+        const std::string obstacle = obstacle_of(kernel, pass, problem, hardware);
         if (obstacle.empty()) {
             return kernel;
         }

@@ -19,7 +19,7 @@ struct Kernel {
     Backend backend;       ///< openmp or cuda
     Machine machine;
 
-    /// What would have to hold for the kernel to run the pass; empty: it can.
+    /// What would have to hold for the kernel to run the pass, besides what obstacle_of() asks; empty: it can.
     std::string (*obstacle)(offload::Pass pass, const Problem& problem, const Hardware& hardware);
     /// Block sizes, crews and memory of the pass. Where backward_query becomes backward_once here, the launch computes
     /// dK and dV, too. Throws Error where the caller's tiling cannot be had.
@@ -35,6 +35,9 @@ struct Kernel {
     /// Whether it is told the blocks of packed sequences (Launch::units), and does not count them for itself.
     bool reads_units = true;
 
+    /// Forward: whether k and v may be a cache (Options::cache_seqlens and what follows there).
+    bool reads_caches = false;
+
     /// Launches it: on openmp a target region, or null for the host, whose instruction set runs (HostIsa::run); on cuda
     /// on a stream.
     offload::Ran (*run_region)(const offload::Call& here, offload::Call* there) = nullptr;
@@ -43,6 +46,10 @@ struct Kernel {
 
 /// All kernels but that of float8_e4m3, in the order in which a pass asks them.
 [[nodiscard]] std::span<const Kernel> kernels();
+
+/// What would have to hold for the kernel to run the pass; empty: it can.
+[[nodiscard]] std::string obstacle_of(const Kernel& kernel, offload::Pass pass, const Problem& problem,
+                                      const Hardware& hardware);
 
 /// The first kernel that runs the pass; of the machine that the caller named, if any. Passes that only the plain
 /// machine has go there from every machine of a GPU. Throws Error where there is none.

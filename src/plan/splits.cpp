@@ -37,7 +37,9 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
     std::vector<std::pair<std::int64_t, offload::Unit>> costs;
     for (std::size_t b = 0; b + 1 < problem.starts_q.size(); ++b) {
         const int q_len = problem.starts_q[b + 1] - problem.starts_q[b];
-        const int k_len = problem.starts_k[b + 1] - problem.starts_k[b];
+        const int k_len = problem.starts_k.empty() // a cache, whose lengths change from run to run
+                              ? static_cast<int>(problem.seqlen_k)
+                              : problem.starts_k[b + 1] - problem.starts_k[b];
         const offload::Band band = band_of(problem, q_len, k_len);
         const int length = keys ? k_len : q_len;
         for (int first = 0; first < length; first += launch.resident_rows) {

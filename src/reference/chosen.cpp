@@ -1,5 +1,6 @@
 #include "chosen.hpp"
 
+#include "cached_rows.hpp"
 #include "host_threads.hpp"
 #include "standard_attention.hpp"
 
@@ -34,6 +35,11 @@ struct Group {
         : problem(of), sequence(sequence_of(of, chosen.sequence)), head_kv(chosen.head_kv),
           heads(of.heads_q / of.heads_kv)
     {
+        if (is_cache(of.options)) { // in forward alone
+            k = load_cached<A>(of, of.k, sequence, head_kv);
+            v = load_cached<A>(of, of.v, sequence, head_kv);
+            return;
+        }
         const Head any = head(0);
         const Span all{0, sequence.length_k};
         k = rows_of<A>(of.k, sequence, sequence.first_k, all, head_kv, any.scale(of.options.k_scale, head_kv));

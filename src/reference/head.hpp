@@ -1,8 +1,10 @@
 // One query head of one sequence: which of its scores are visible, and what is added to them (design: "Semantics").
 #pragma once
 
+#include "cache.hpp"
 #include "element_as_double.hpp"
 #include "flashomp/dropout.hpp"
+#include "option_list.hpp"
 #include "problem.hpp"
 
 #include <array>
@@ -21,7 +23,7 @@ struct Sequence {
     std::int64_t length_q = 0, length_k = 0;
 };
 
-/// Sequence `b` of a batch, padded or packed.
+/// Sequence `b` of a batch, padded or packed. Reads its length in a cache.
 [[nodiscard]] inline Sequence sequence_of(const Problem& problem, std::int64_t b)
 {
     Sequence sequence{b, b * problem.seqlen_q, b * problem.seqlen_k, problem.seqlen_q, problem.seqlen_k};
@@ -34,6 +36,9 @@ struct Sequence {
     };
     packed(problem.starts_q, sequence.first_q, sequence.length_q);
     packed(problem.starts_k, sequence.first_k, sequence.length_k);
+    if (is_cache(problem.options)) {
+        sequence.length_k = KeyCache(problem).length(b);
+    }
     return sequence;
 }
 

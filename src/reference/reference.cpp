@@ -1,7 +1,9 @@
 // The loops around standard_attention.hpp: heads in parallel, sums over heads in a fixed order.
 #include "reference.hpp"
 
+#include "cached_rows.hpp"
 #include "host_threads.hpp"
+#include "option_list.hpp"
 #include "standard_attention.hpp"
 
 #include <algorithm>
@@ -52,6 +54,11 @@ struct Inputs {
         const Sequence& sequence = head.sequence;
         q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index,
                     head.scale(problem.options.q_scale, head.index));
+        if (is_cache(problem.options)) { // in forward alone
+            k = load_cached<A>(problem, problem.k, sequence, head.kv_index());
+            v = load_cached<A>(problem, problem.v, sequence, head.kv_index());
+            return;
+        }
         k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
                     head.scale(problem.options.k_scale, head.kv_index()));
         v = load<A>(problem.v, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),
@@ -306,9 +313,12 @@ std::int64_t standard_attention_bytes(const Problem& problem)
     const std::int64_t matrices = problem.is_backward ? 4 : 2;
     double scores = 0; // with repeated rows (strides of 0), there may be more of them than int64 holds
     if (!problem.starts_q.empty()) {
+        // The tables of a cache may be gone: a report is put together after the run.
+        const auto length = [](const std::vector<std::int32_t>& starts, std::int64_t longest, std::int64_t b) {
+            return static_cast<double>(starts.empty() ? longest : starts[count(b) + 1] - starts[count(b)]);
+        };
         for (std::int64_t b = 0; b < problem.batch; ++b) {
-            const Sequence sequence = sequence_of(problem, b);
-            scores += static_cast<double>(sequence.length_q) * static_cast<double>(sequence.length_k);
+            scores += length(problem.starts_q, problem.seqlen_q, b) * length(problem.starts_k, problem.seqlen_k, b);
         }
     } else {
         scores = static_cast<double>(problem.batch) * static_cast<double>(problem.seqlen_q) *

@@ -58,7 +58,7 @@ private:
 };
 
 /// Each tensor option's member in both languages.
-inline constexpr std::array<std::pair<ConstTensorView Options::*, const flashomp_tensor * flashomp_options::*>, 9>
+inline constexpr std::array<std::pair<ConstTensorView Options::*, const flashomp_tensor * flashomp_options::*>, 15>
     c_tensor_options{{{&Options::alibi_slopes, &flashomp_options::alibi_slopes},
                       {&Options::bias, &flashomp_options::bias},
                       {&Options::key_padding_mask, &flashomp_options::key_padding_mask},
@@ -67,7 +67,13 @@ inline constexpr std::array<std::pair<ConstTensorView Options::*, const flashomp
                       {&Options::sink, &flashomp_options::sink},
                       {&Options::q_scale, &flashomp_options::q_scale},
                       {&Options::k_scale, &flashomp_options::k_scale},
-                      {&Options::v_scale, &flashomp_options::v_scale}}};
+                      {&Options::v_scale, &flashomp_options::v_scale},
+                      {&Options::cache_seqlens, &flashomp_options::cache_seqlens},
+                      {&Options::cache_batch_index, &flashomp_options::cache_batch_index},
+                      {&Options::block_table, &flashomp_options::block_table},
+                      {&Options::kv_indptr, &flashomp_options::kv_indptr},
+                      {&Options::kv_indices, &flashomp_options::kv_indices},
+                      {&Options::kv_last_page_len, &flashomp_options::kv_last_page_len}}};
 static_assert(c_tensor_options.size() == tensor_options.size(), "an option is missing in flashomp_options, or here");
 
 /// Structs of a C call. Tests change members before they call.

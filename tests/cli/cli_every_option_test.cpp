@@ -29,7 +29,7 @@ protected:
     /// Runs the case on the reference with these words for its tensors. The summary names the option.
     void expect_as_api(const OptionCase& with, const Arguments& tensors) const
     {
-        const std::string command = with.is_float8() ? "forward" : "backward";
+        const std::string command = with.is_forward_only() ? "forward" : "backward";
         Arguments arguments = Arguments{command} + tensors + with.words;
         if (with.is_float8()) {
             arguments = arguments + Arguments{"--scale", "1e-4"};
@@ -55,7 +55,7 @@ TEST_F(CliEveryOption, ComesFromFilesAndTheCommandLine)
         SCOPED_TRACE(with.option + " " + with.json);
         std::map<std::string, ConstTensorView> views;
         for (const auto& [name, tensor] : with.tensors) {
-            if (!with.is_float8() || name != "do") {
+            if (!with.is_forward_only() || name != "do") {
                 views.emplace(name, tensor.view());
             }
         }
@@ -84,7 +84,7 @@ TEST_F(CliEveryOption, ComesFromCasesJson)
     std::string list;
     int number = 0;
     for (const OptionCase& with : OptionCases::all(9)) {
-        if (with.is_float8()) {
+        if (with.is_forward_only()) {
             continue; // has no gradients, and so no case
         }
         const std::string name = with.option + std::to_string(++number);

@@ -32,6 +32,9 @@ struct OptionCase {
 
     [[nodiscard]] bool is_float8() const { return tensors.at("q").dtype() == DType::float8_e4m3; }
 
+    /// 8 bits and caches have no gradients.
+    [[nodiscard]] bool is_forward_only() const { return is_float8() || is_cache(options); }
+
     /// Runs forward, and backward where the dtype has it. Results by the names of files.
     [[nodiscard]] Tensors run(const Options& given, std::vector<Report>* reports = nullptr) const
     {
@@ -51,7 +54,7 @@ struct OptionCase {
         if (reports != nullptr) {
             reports->push_back(first);
         }
-        if (is_float8()) {
+        if (is_forward_only()) {
             return results;
         }
         BackwardArgs args;
@@ -87,10 +90,15 @@ public:
         const OptionCases make(seqlen_q);
         std::vector<OptionCase> cases;
         for (const TensorOption& option : tensor_options) {
-            if (option.axes[0] != Axis::boundaries) {
+            if (option.axes[0] != Axis::boundaries && !option.is_of_cache) {
                 cases.push_back(make.with_tensor(option));
             }
         }
+        cases.push_back(make.cached({{"cache_seqlens", {{2}, {5, 13}}}}));
+        cases.push_back(make.cached({{"cache_batch_index", {{2}, {1, 0}}}}));
+        cases.push_back(make.cached({{"block_table", {{2, 1}, {1, 0}}}}));
+        cases.push_back(make.cached(
+            {{"kv_indptr", {{3}, {0, 1, 2}}}, {"kv_indices", {{2}, {1, 0}}}, {"kv_last_page_len", {{2}, {13, 7}}}}));
         cases.push_back(make.packed({{0, 4, 9}, {0, 3, 20}}));
         for (const NumberOption& option : number_options) {
             for (const double value : {0.75, -0.75}) {
@@ -178,6 +186,26 @@ private:
         return made;
     }
 
+    struct Table {
+        io::Shape shape;
+        std::vector<std::int32_t> values;
+    };
+
+    /// k and v of plain() as a cache with these tables, which are one option.
+    [[nodiscard]] OptionCase cached(const std::map<std::string, Table>& tables) const
+    {
+        OptionCase made = plain(tables.begin()->first);
+        for (const TensorOption& option : tensor_options) {
+            if (const auto found = tables.find(option.name); found != tables.end()) {
+                io::HostTensor tensor(DType::int32, found->second.shape);
+                std::copy(found->second.values.begin(), found->second.values.end(),
+                          static_cast<std::int32_t*>(tensor.data()));
+                add(made, option, std::move(tensor));
+            }
+        }
+        return made;
+    }
+
     struct Boundaries {
         std::vector<std::int32_t> q, k;
     };
@@ -191,7 +219,7 @@ private:
         made.tensors.emplace("v", drawn({20, 1, 16}, 3));
         made.tensors.emplace("do", drawn({9, 4, 16}, 4));
         for (const TensorOption& option : tensor_options) {
-            if (option.axes[0] == Axis::boundaries) {
+            if (is_boundaries(option)) {
                 const auto& from = option.member == &Options::cu_seqlens_q ? boundaries.q : boundaries.k;
                 io::HostTensor tensor(DType::int32, {static_cast<std::int64_t>(from.size())});
                 std::copy(from.begin(), from.end(), static_cast<std::int32_t*>(tensor.data()));

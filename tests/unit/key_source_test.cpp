@@ -1,5 +1,6 @@
 // Pages as a second key source: the forward pass computes the same bits from keys in pages as from keys in one tensor.
 #include "algorithm/forward.hpp"
+#include "algorithm/page_source.hpp"
 #include "host/few_queries.hpp"
 
 #include <gtest/gtest.h>
@@ -16,9 +17,8 @@ namespace flashomp {
 namespace {
 
 using offload::Element;
+using offload::PagedKeys;
 using offload::Params;
-using offload::Rows;
-using offload::Sequence;
 using offload::StridedKeys;
 using offload::Tensor;
 
@@ -30,55 +30,7 @@ constexpr int block_n = 16;
 /// The parameters of a call whose k and v are caches [page, row, head, depth].
 struct PagedParams : Params {
     std::vector<int> table; ///< [batch, pages_of_one]
-    int pages_of_one = 0, page_rows = 0;
-};
-
-/// All keys, or all values, of one key head of one sequence.
-struct PagedRows {
-    const PagedParams& p;
-    const Tensor& cache;
-    int batch, head, begin, count, width;
-
-    /// From row `first` of them on, as many as are wanted and follow one another.
-    [[nodiscard]] Rows from(int first, int most) const
-    {
-        const int entry = batch * p.pages_of_one + (begin + first) / p.page_rows;
-        const int page = p.table.at(static_cast<std::size_t>(entry));
-        const int row = (begin + first) % p.page_rows;
-        return rows_of(p, cache, page, head, row, std::min({most, p.page_rows - row, count - first}), width);
-    }
-};
-
-/// Of pages that hold whole blocks.
-struct LargePages : PagedRows {};
-Rows slice(const LargePages& rows, int first, int most)
-{
-    return rows.from(first, most);
-}
-
-/// Of pages that hold less than a block.
-struct SmallPages : PagedRows {};
-std::vector<Rows> slice(const SmallPages& rows, int first, int most)
-{
-    std::vector<Rows> pages;
-    const int end = std::min(first + most, rows.count);
-    for (int row = first; row < end; row += pages.back().count) {
-        pages.push_back(rows.from(row, end - row));
-    }
-    return pages;
-}
-
-/// The key source of pages.
-template <class Pages>
-struct PagedKeys {
-    static Pages keys(const Params& p, const Sequence& /*seq*/, int batch, int head_kv, int first, int count)
-    {
-        return {{static_cast<const PagedParams&>(p), p.k, batch, head_kv, first, count, p.head_dim}};
-    }
-    static Pages values(const Params& p, const Sequence& /*seq*/, int batch, int head_kv, int first, int count)
-    {
-        return {{static_cast<const PagedParams&>(p), p.v, batch, head_kv, first, count, p.head_dim_v}};
-    }
+    int pages_of_one = 0;
 };
 
 struct FourLanes {
@@ -86,25 +38,9 @@ struct FourLanes {
     static constexpr int register_rows = 4;
     static constexpr int register_vectors = 2;
 };
+using HostMachine = offload::HostMachine<FourLanes>;
 using FewRowsMachine = offload::FewRowsMachine<FourLanes>;
-
-/// The host machine, and what it needs to load a block from several pages.
-class HostMachine : public offload::HostMachine<FourLanes> {
-    using Base = offload::HostMachine<FourLanes>;
-
-public:
-    using Base::Base, Base::load;
-
-    void load(Stream& block, const std::vector<Rows>& pages)
-    {
-        block.count = 0;
-        for (const Rows& rows : pages) {
-            Stream rest{block.data + std::ptrdiff_t{block.count} * block.padded, block.depth, block.padded, 0};
-            load(rest, rows);
-            block.count += rest.count;
-        }
-    }
-};
+using FewPagedRowsMachine = offload::FewRowsMachine<FourLanes, offload::PagedRows>;
 
 struct Case {
     const char* name;
@@ -140,23 +76,28 @@ protected:
         for (std::size_t i = 0; i < q_.size(); ++i) {
             write_element(q_.data(), GetParam().element, static_cast<std::int64_t>(i), numbers(random));
         }
-        paged_.page_rows = GetParam().page_rows;
-        paged_.pages_of_one = (lengths[0] + paged_.page_rows - 1) / paged_.page_rows;
+        paged_.cache.page_rows = GetParam().page_rows;
+        paged_.pages_of_one = (lengths[0] + paged_.cache.page_rows - 1) / paged_.cache.page_rows;
         for (int page = batches * paged_.pages_of_one; page > 0; --page) { // the last page comes first
             paged_.table.push_back(page - 1);
         }
+        paged_.cache.pages = paged_.table.data();
+        paged_.cache.stride = paged_.pages_of_one;
+        paged_.cache.lengths = lengths;
         fill(k_, k_cache_, depth, [&] { return numbers(random); });
         fill(v_, v_cache_, depth_v, [&] { return numbers(random); });
 
         strided_.k = {k_.data(), 0, std::int64_t{heads_kv} * depth, depth, true, all_keys};
         strided_.v = {v_.data(), 0, std::int64_t{heads_kv} * depth_v, depth_v, true, all_keys};
         const auto cache = [&](std::vector<float>& data, std::int64_t width) {
-            return Tensor{data.data(),     paged_.page_rows * heads_kv * width, heads_kv * width, width, false,
-                          paged_.page_rows};
+            return Tensor{
+                data.data(),           paged_.cache.page_rows * heads_kv * width, heads_kv * width, width, false,
+                paged_.cache.page_rows};
         };
         paged_.k = cache(k_cache_, depth);
         paged_.v = cache(v_cache_, depth_v);
         complete(strided_);
+        strided_.cu_seqlens_k = starts_;
         complete(paged_);
     }
 
@@ -190,7 +131,7 @@ private:
     void fill(std::vector<float>& packed, std::vector<float>& cache, int width, Next next)
     {
         const int in_row = heads_kv * width;
-        const auto rows = static_cast<int>(paged_.table.size()) * paged_.page_rows;
+        const auto rows = static_cast<int>(paged_.table.size()) * paged_.cache.page_rows;
         packed.resize(std::size_t{all_keys} * heads_kv * static_cast<std::size_t>(width));
         cache.resize(static_cast<std::size_t>(rows) * heads_kv * static_cast<std::size_t>(width));
         for (int i = 0; i < rows * in_row; ++i) {
@@ -198,13 +139,13 @@ private:
         }
         for (int batch = 0; batch < batches; ++batch) {
             for (int j = 0; j < lengths[batch]; ++j) {
-                const int entry = batch * paged_.pages_of_one + j / paged_.page_rows;
+                const int entry = batch * paged_.pages_of_one + j / paged_.cache.page_rows;
                 const int page = paged_.table.at(static_cast<std::size_t>(entry));
                 for (int x = 0; x < in_row; ++x) {
                     const float number = next();
                     write_element(packed.data(), GetParam().element, (batch * lengths[0] + j) * in_row + x, number);
                     write_element(cache.data(), GetParam().element,
-                                  (page * paged_.page_rows + j % paged_.page_rows) * in_row + x, number);
+                                  (page * paged_.cache.page_rows + j % paged_.cache.page_rows) * in_row + x, number);
                 }
             }
         }
@@ -223,7 +164,6 @@ private:
         p.element = GetParam().element;
         p.scale = 0.25F;
         p.q = {q_.data(), seqlen_q * heads_q * depth, heads_q * depth, depth};
-        p.cu_seqlens_k = starts_;
         p.causal = GetParam().is_causal ? offload::Alignment::bottom_right : offload::Alignment::none;
         p.is_modified = GetParam().is_modified;
         p.softcap = p.is_modified ? 2.0F : 0.0F;
@@ -236,19 +176,13 @@ private:
 
 TEST_P(KeySource, PagesGiveTheSameBits)
 {
-    const bool are_small = GetParam().page_rows % block_n != 0;
     constexpr int many = 8, few = 3; // resident rows
     Result strided = run<HostMachine, StridedKeys>(strided_, many);
     EXPECT_TRUE(strided.is_finite());
-    const auto paged = [&] {
-        return are_small ? run<HostMachine, PagedKeys<SmallPages>>(paged_, many)
-                         : run<HostMachine, PagedKeys<LargePages>>(paged_, many);
-    };
+    const auto paged = [&] { return run<HostMachine, PagedKeys>(paged_, many); };
     EXPECT_TRUE(paged() == strided);
-    if (!are_small) { // this machine reads a block's rows where they are
-        const Result in_place = run<FewRowsMachine, StridedKeys>(strided_, few);
-        EXPECT_TRUE((run<FewRowsMachine, PagedKeys<LargePages>>(paged_, few)) == in_place);
-    }
+    const Result in_place = run<FewRowsMachine, StridedKeys>(strided_, few); // reads a block's rows where they are
+    EXPECT_TRUE((run<FewPagedRowsMachine, PagedKeys>(paged_, few)) == in_place);
     std::swap(paged_.table.front(), paged_.table[static_cast<std::size_t>(paged_.pages_of_one)]);
     EXPECT_FALSE(paged() == strided) << "each sequence has the first keys of the other, and the same results";
 }

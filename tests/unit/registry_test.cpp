@@ -63,12 +63,12 @@ void expect_first_kernels(const Plan& plan, const Problem& problem, const Hardwa
         ASSERT_NE(pass.kernel, nullptr) << what;
         EXPECT_EQ(pass.machine, pass.kernel->machine) << what;
         EXPECT_EQ(pass.kernel->backend, hardware.backend) << what;
-        EXPECT_EQ(pass.kernel->obstacle(which, problem, hardware), "") << what;
+        EXPECT_EQ(obstacle_of(*pass.kernel, which, problem, hardware), "") << what;
         EXPECT_GT(pass.launch.resident_rows, 0) << what;
         EXPECT_GT(pass.launch.stream_rows, 0) << what;
         EXPECT_NE(plan.machine_name.find(tuning::word_of(pass.machine)), std::string::npos) << what;
         for (const Kernel& kernel : kernels()) { // the first that runs the pass
-            if (kernel.backend == hardware.backend && kernel.obstacle(which, problem, hardware).empty()) {
+            if (kernel.backend == hardware.backend && obstacle_of(kernel, which, problem, hardware).empty()) {
                 EXPECT_EQ(kernel.name, pass.kernel->name) << what;
                 break;
             }

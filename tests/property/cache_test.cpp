@@ -1,0 +1,197 @@
+// Key/value caches: one result whatever form a cache has, NaN where nobody may read, and prepared calls whose lengths
+// and tables change from run to run.
+#include "support/cache_case.hpp"
+#include "support/target.hpp"
+
+#include "flashomp/prepared.hpp"
+
+#include <vector>
+
+namespace flashomp::testing {
+namespace {
+
+class Caches : public EveryTargetTest {
+protected:
+    struct Outputs {
+        HostTensor o, lse;
+    };
+
+    [[nodiscard]] Options options_of(const CacheCase& cached, CacheForm form) const
+    {
+        Options options = on_target(cached.options(form));
+        options.threads = 2;
+        return options;
+    }
+
+    [[nodiscard]] Outputs run(CacheCase& cached, CacheForm form) const
+    {
+        const Report report = forward(cached.args(form), options_of(cached, form));
+        EXPECT_EQ(report.on_device, target_.is_device);
+        EXPECT_FALSE(report.computed_twice) << "a row of nobody's was read";
+        return {std::move(cached.attention.o), std::move(cached.attention.lse)};
+    }
+
+    static void expect_same(const Outputs& a, const Outputs& b)
+    {
+        EXPECT_TRUE(same_bits(a.o, b.o)) << "o";
+        EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+    }
+
+    /// Against float64.
+    static void expect_close(CacheCase& cached, CacheForm form, const Outputs& outputs)
+    {
+        Problem problem = validate_forward(cached.args(form), cached.options(form));
+        problem.options.threads = 1;
+        const Expected expected = expected_of_forward(problem);
+        const double largest_lse = reference::largest_of(expected.exact.lse);
+        const auto judged = [&](reference::Result result, const HostTensor& tensor) {
+            return reference::judged_as(result, tensor.dtype(), tensor.shape(), expected.few_keys, largest_lse);
+        };
+        expect_passed({compared("o", judged(reference::Result::o, outputs.o), doubles(outputs.o), expected.exact.o,
+                                expected.naive.o),
+                       compared("lse", judged(reference::Result::lse, outputs.lse), doubles(outputs.lse),
+                                expected.exact.lse, expected.naive_lse)});
+    }
+
+private:
+    static Expected expected_of_forward(const Problem& problem)
+    {
+        Expected expected;
+        expected.exact = reference::forward(problem);
+        expected.naive = reference::forward(problem, reference::rounding_of(problem.dtype));
+        expected.naive_lse = reference::forward(problem, reference::Rounding::float32).lse;
+        expected.few_keys = reference::rows_of_few_keys(problem);
+        return expected;
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, Caches, ::testing::ValuesIn(targets()), target_name);
+
+TEST_P(Caches, HaveTheReferencesResultsInEveryForm)
+{
+    const std::vector<Features> all{with({}),
+                                    with({Feature::bottom_right, Feature::grouped_heads}),
+                                    with({Feature::top_left, Feature::value_head_dim}),
+                                    with({Feature::window, Feature::alibi, Feature::grouped_heads}),
+                                    with({Feature::softcap, Feature::bias, Feature::sink}),
+                                    with({Feature::key_padding, Feature::dropout, Feature::bottom_right})};
+    std::uint64_t seed = 100;
+    for (const Features& features : all) {
+        for (const std::int64_t queries : {1, 3, 20, 70}) {
+            for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+                SCOPED_TRACE(::testing::Message() << names(features) << ", " << queries << " queries, "
+                                                  << name_of(dtype) << ", seed " << seed);
+                CacheCase cached = cache_case_with(features, dtype, seed++, queries);
+                const Outputs expected = run(cached, CacheForm::contiguous);
+                expect_close(cached, CacheForm::contiguous, expected);
+                for (const CacheForm form : cache_forms) {
+                    if (takes(cached.attention.options, form)) {
+                        SCOPED_TRACE(static_cast<int>(form));
+                        expect_same(run(cached, form), expected);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(Caches, SplitTheKeysOfOneQueryAlike)
+{
+    for (const std::int64_t page_size : {1, 7, 16, 256}) {
+        SCOPED_TRACE(page_size);
+        const std::int64_t keys = 9000 / page_size * page_size;
+        CacheCase cached({2, 4, 2, 1, keys, 64, 64}, {static_cast<std::int32_t>(keys), 4097}, page_size,
+                         DType::bfloat16, 31);
+        const Outputs expected = run(cached, CacheForm::contiguous);
+        expect_close(cached, CacheForm::contiguous, expected);
+        expect_same(run(cached, CacheForm::block_table), expected);
+        expect_same(run(cached, CacheForm::batch_index), expected);
+    }
+}
+
+TEST_P(Caches, TakePackedQueries)
+{
+    const std::vector<std::int32_t> rows{3, 0, 40, 1}, lengths{50, 8, 61, 64};
+    CacheCase cached({4, 4, 2, 40, 64, 32, 24}, lengths, 16, DType::float32, 7);
+    const AttentionCase packed({0, 4, 2, 0, 0, 32, 24}, Lengths{rows, lengths}, DType::float32, 8);
+    cached.attention.options.causal = Causal::bottom_right;
+    for (const CacheForm form : cache_forms) {
+        SCOPED_TRACE(static_cast<int>(form));
+        ForwardArgs args = cached.args(form);
+        Options options = options_of(cached, form);
+        options.cu_seqlens_q = packed.cu_seqlens_q.view();
+        args.q = packed.q.view();
+        HostTensor o(DType::float32, {44, 4, 24}, Fill::poison);
+        HostTensor lse(DType::float32, {4, 44}, Fill::poison);
+        args.o = o.view();
+        args.lse = lse.view();
+        forward(args, options);
+        const Outputs outputs{std::move(o), std::move(lse)};
+        o = HostTensor(DType::float32, {44, 4, 24}, Fill::poison);
+        lse = HostTensor(DType::float32, {4, 44}, Fill::poison);
+        args.o = o.view();
+        args.lse = lse.view();
+        options.backend = Backend::reference;
+        options.machine = Machine::automatic;
+        options.device.kind = Device::Kind::host;
+        forward(args, options);
+        EXPECT_LT(max_error(doubles(outputs.o), doubles(o)), 1e-5);
+        EXPECT_LT(max_error(doubles(outputs.lse), doubles(lse)), 1e-5);
+    }
+}
+
+TEST_P(Caches, MayShareAPage)
+{
+    CacheCase cached({3, 2, 2, 2, 64, 32, 32}, {40, 64, 33}, 16, DType::float32, 9);
+    std::copy_n(cached.table(), 2, cached.table() + 4); // sequence 1 begins with the first pages of sequence 0
+    const Outputs outputs = run(cached, CacheForm::block_table);
+    expect_close(cached, CacheForm::block_table, outputs);
+}
+
+TEST_P(Caches, KeepAWrongNumberToTheSequenceThatHasIt)
+{
+    CacheCase cached({2, 2, 1, 3, 64, 32, 32}, {40, 64}, 16, DType::float32, 10);
+    const Outputs clean = run(cached, CacheForm::block_table);
+    auto* const keys = static_cast<float*>(cached.attention.k.data());
+    keys[5 * 32] = std::numeric_limits<float>::quiet_NaN(); // key 5 of sequence 0
+    cached.set_lengths({40, 64});
+    const Report report = forward(cached.args(CacheForm::block_table), options_of(cached, CacheForm::block_table));
+    EXPECT_TRUE(report.computed_twice);
+    const std::vector<double> o = doubles(cached.attention.o), before = doubles(clean.o);
+    const auto half = o.size() / 2;
+    for (std::size_t i = 0; i < half; ++i) {
+        EXPECT_TRUE(std::isnan(o[i]));
+        EXPECT_NEAR(o[half + i], before[half + i], 1e-6);
+    }
+}
+
+TEST_P(Caches, GrowFromRunToRunOfAPreparedCall)
+{
+    for (const CacheForm form : cache_forms) {
+        for (const DType dtype : {DType::float32, DType::bfloat16}) {
+            SCOPED_TRACE(static_cast<int>(form));
+            CacheCase cached({3, 8, 2, 1, 4096, 64, 64}, {0, 1, 100}, 16, dtype, 11);
+            ForwardArgs args = cached.args(form);
+            Options options = options_of(cached, form);
+            PreparedForward call = prepare(args, options);
+            std::vector<std::byte> memory(static_cast<std::size_t>(call.workspace_bytes()) + 256);
+            const auto past = reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
+            const std::span<std::byte> workspace(memory.data() + (256 - past) % 256,
+                                                 static_cast<std::size_t>(call.workspace_bytes()));
+            if (call.workspace_memory() == Memory::device) {
+                GTEST_SKIP() << "the workspace is on a device; parity there is of the calls above";
+            }
+            for (const std::int32_t more : {0, 1, 15, 2000, 3996}) {
+                cached.set_lengths({more, 1 + more, 100 + more});
+                cached.shuffle_pages();
+                const Outputs expected = run(cached, form);
+                args = cached.args(form);
+                call.run(args, workspace);
+                expect_same({std::move(cached.attention.o), std::move(cached.attention.lse)}, expected);
+            }
+        }
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing
