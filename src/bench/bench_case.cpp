@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -97,6 +98,17 @@ HostTensor offsets(const std::vector<std::int32_t>& starts)
     return tensor;
 }
 
+/// A block table whose pages follow one another nowhere, as after a long time of serving.
+HostTensor shuffled_pages(std::int64_t batch, std::int64_t pages)
+{
+    HostTensor table(DType::int32, {batch, pages});
+    auto* const numbers = static_cast<std::int32_t*>(table.data());
+    std::iota(numbers, numbers + table.elements(), 0);
+    std::mt19937_64 random(5);
+    std::shuffle(numbers, numbers + table.elements(), random);
+    return table;
+}
+
 } // namespace
 
 BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space)
@@ -128,6 +140,10 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     }
     dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
     options_.causal = shape.causal;
+    if (shape.page_size > 0) {
+        table_ = std::make_unique<PlacedTensor>(shuffled_pages(shape.batch, shape.seqlen_k / shape.page_size), Space{});
+        options_.block_table = table_->view();
+    }
     if (shape.packed) {
         const Problem problem = cost::problem_of(shape, dtype, false, {});
         starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), Space{});
@@ -141,6 +157,9 @@ BenchCase::~BenchCase() = default;
 
 io::Shape BenchCase::rows_shape(bool keys, std::int64_t heads, std::int64_t depth) const
 {
+    if (keys && shape_.page_size > 0) {
+        return {shape_.batch * shape_.seqlen_k / shape_.page_size, shape_.page_size, heads, depth};
+    }
     if (!shape_.packed) {
         return {shape_.batch, keys ? shape_.seqlen_k : shape_.seqlen_q, heads, depth};
     }

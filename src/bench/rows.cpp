@@ -120,6 +120,10 @@ Json row_json(const Row& row)
     if (row.queue_seconds) {
         json["queue_time"] = *row.queue_seconds * 1e3;
     }
+    if (const std::optional<double> share = row.bandwidth_share()) {
+        json["copy_bandwidth"] = *row.copy_bandwidth;
+        json["bandwidth_share"] = *share;
+    }
     json["time_unit"] = "ms";
     json["spread"] = row.timing.spread();
     json["TFLOP/s"] = row.flops_per_second() * 1e-12;

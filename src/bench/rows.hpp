@@ -27,6 +27,7 @@ struct Row : Failure {
     std::optional<double> kernel_seconds; ///< KernelClock: of one call, the median of as many as there are repetitions
     double kernel_least = 0, kernel_most = 0; ///< of those calls
     std::optional<double> queue_seconds;      ///< CUDA: until a call on a stream has queued its kernels and returns
+    std::optional<double> copy_bandwidth;     ///< decoding on the host: bytes/s of a copy, just after (cost::Peaks)
     double flops = 0;                         ///< as speeds are quoted (cost::Flops)
     std::optional<std::int64_t> peak_bytes;   ///< measured: outputs, statistics and scratch, above the inputs
     std::int64_t extra_bytes = 0;             ///< planned: Report::extra_bytes
@@ -36,6 +37,13 @@ struct Row : Failure {
     /// "forward/bfloat16/b2_h16_n4096_d128_causal"
     [[nodiscard]] std::string name() const { return direction + "/" + dtype + "/" + shape; }
     [[nodiscard]] double flops_per_second() const { return timing.median > 0 ? flops / timing.median : 0; }
+
+    /// What has to be read and written, a second, as a share of what a copy reads and writes.
+    [[nodiscard]] std::optional<double> bandwidth_share() const
+    {
+        const bool is_known = copy_bandwidth && timing.median > 0;
+        return is_known ? std::optional(least_bytes / timing.median / *copy_bandwidth) : std::nullopt;
+    }
 };
 
 using Json = nlohmann::ordered_json;

@@ -6,6 +6,7 @@
 #include "timed_call.hpp"
 
 #include "host_threads.hpp"
+#include "peaks.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 #include "traffic.hpp"
@@ -96,6 +97,9 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         failure.take_thrown("out of memory: the tensors do not fit.");
     }
     for (const std::string& direction : settings_.directions) {
+        if (direction == "backward" && shape.page_size > 0) {
+            continue; // caches have no gradients
+        }
         Row row = prepared(shape, direction);
         on_start(row.name());
         row.implementation = "flashomp";
@@ -106,7 +110,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         }
         std::optional<Expected> expected; // takes longer than most calls: once for both
         run_flashomp(*bench, expected, row, on_row);
-        if (settings_.beside_standard && has_standard() && !shape.packed) {
+        if (settings_.beside_standard && has_standard() && !shape.packed && shape.page_size == 0) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
             run_standard(*bench, expected, row, on_row);
@@ -201,6 +205,9 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
         const auto time = [&] {
             row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
             row.queue_seconds = time_to_queue(bench, call, row);
+            if (space_.is_host() && bench.shape().seqlen_q == 1) { // decoding reads its keys and does little else
+                row.copy_bandwidth = cost::copy_bandwidth(settings_.options.threads);
+            }
             time_kernels(call, row); // last: from then on the driver has a listener
         };
         check_and_time(bench, expected, time, row);

@@ -3,6 +3,7 @@
 #include "flashomp/error.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -62,6 +63,21 @@ std::vector<Shape> decode()
     return shapes;
 }
 
+/// The same from pages of a cache, and from tensors of as many keys for comparison.
+std::vector<Shape> cache()
+{
+    std::vector<Shape> shapes;
+    for (const auto& [batch, keys] : {std::pair{1, 65536}, std::pair{8, 8192}, std::pair{64, 1024}}) {
+        for (const std::int64_t page_size : {0, 1, 16, 64, 256}) {
+            Shape shape = square(batch, 32, 8, keys, 128, false);
+            shape.seqlen_q = 1;
+            shape.page_size = page_size;
+            shapes.push_back(shape);
+        }
+    }
+    return shapes;
+}
+
 /// Eight packed sequences whose lengths climb to N.
 std::vector<Shape> varlen()
 {
@@ -100,6 +116,7 @@ const std::vector<Suite>& suites()
         {"fa2", "the papers' grid: batch·N = 16384, heads·head_dim = 2048, head_dim 64, 128, 256", false, fa2()},
         {"repro", "batch 4, 16 heads of 64, MHA and MQA, beside standard attention", true, repro()},
         {"decode", "one query against 1024 to 65536 keys, 32 heads on 8", false, decode()},
+        {"cache", "one query each of 1 to 64 sequences, from tensors and from pages of 1 to 256 rows", false, cache()},
         {"varlen", "eight packed sequences", false, varlen()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},
     };

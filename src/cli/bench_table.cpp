@@ -12,7 +12,9 @@ namespace flashomp::cli {
 BenchTable::BenchTable(const bench::RunSettings& settings, const bench::Runner& runner,
                        const std::vector<cost::Shape>& shapes)
     : has_kernels_(settings.kernel_time), has_ratio_(settings.beside_standard && runner.has_standard()),
-      has_rms_(settings.dtype == DType::float8_e4m3), has_queue_(runner.on_device() && runner.has_standard())
+      has_rms_(settings.dtype == DType::float8_e4m3), has_queue_(runner.on_device() && runner.has_standard()),
+      has_copy_(!runner.on_device() &&
+                std::any_of(shapes.begin(), shapes.end(), [](const cost::Shape& shape) { return shape.seqlen_q == 1; }))
 {
     std::size_t longest = std::string("shape").size();
     for (const cost::Shape& shape : shapes) {
@@ -33,6 +35,7 @@ BenchTable::BenchTable(const bench::RunSettings& settings, const bench::Runner& 
     add(true, "nearest to its bound", 30);
     add(has_rms_, "rms to float32 inputs", 7);
     add(has_queue_, "queued in", 9);
+    add(has_copy_, "of a copy's bandwidth", 7);
 }
 
 std::string BenchTable::heading() const
@@ -71,6 +74,8 @@ std::string BenchTable::line(const bench::Row& row)
     add(true, if_timed(fmt::format("{} {:.0f} %", row.accuracy.nearest, 100.0 * row.accuracy.nearest_share)));
     add(has_rms_, row.accuracy.unrounded_rms ? fmt::format("{:.1f} %", 100.0 * *row.accuracy.unrounded_rms) : "");
     add(has_queue_, row.queue_seconds ? time_text(*row.queue_seconds) : "");
+    const std::optional<double> share = row.bandwidth_share();
+    add(has_copy_, share ? if_timed(fmt::format("{:.2f}", *share)) : "");
     cells.push_back(row.failure);
     return joined(std::move(cells));
 }

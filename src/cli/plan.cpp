@@ -24,8 +24,9 @@ on the chip, main-memory traffic, and the time that the peaks of the machine all
 the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
 (docs/algorithm.md gives the formulas).
 
-A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen]; _causal is
-bottom-right, and _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN.
+A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen|_pageSIZE]; _causal is
+bottom-right, _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN,
+and _page has the keys in pages of a cache.
 
 Examples:
   flashomp plan --shape b2_h32_n8192_d128_causal --dtype bfloat16 --device h200

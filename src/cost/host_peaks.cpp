@@ -151,6 +151,11 @@ double measure_bandwidth(int threads)
 
 } // namespace
 
+double copy_bandwidth(int asked)
+{
+    return measure_bandwidth(host_threads(asked));
+}
+
 Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype)
 {
     const Kernel kernel = best_kernel(isa, dtype);

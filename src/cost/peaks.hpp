@@ -39,6 +39,9 @@ struct DeviceSpeeds {
 /// as many as start: a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.
 [[nodiscard]] Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype);
 
+/// Bytes/s of such a copy on `asked` threads alone: some 20 ms.
+[[nodiscard]] double copy_bandwidth(int asked);
+
 /// Where a call stands (Williams, Waterman and Patterson 2009).
 struct Roofline {
     double intensity = 0; ///< FLOPs a byte

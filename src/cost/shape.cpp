@@ -104,7 +104,8 @@ std::string Shape::name() const
     text += seqlen_q == seqlen_k ? fmt::format("_n{}", seqlen_q) : fmt::format("_n{}x{}", seqlen_q, seqlen_k);
     text += head_dim == head_dim_v ? fmt::format("_d{}", head_dim) : fmt::format("_d{}v{}", head_dim, head_dim_v);
     text += causal == Causal::none ? "" : causal == Causal::top_left ? "_topleft" : "_causal";
-    return text + (packed ? "_varlen" : "");
+    text += packed ? "_varlen" : "";
+    return text + (page_size > 0 ? fmt::format("_page{}", page_size) : "");
 }
 
 std::int64_t Shape::rows_q() const
@@ -164,6 +165,8 @@ Shape parse_shape(const std::string& text)
         s.causal = Causal::top_left;
     }
     s.packed = words.take("_varlen");
+    const bool has_pages = !s.packed && words.starts_with("_page");
+    s.page_size = has_pages ? words.number_after("_page") : 0;
     require(words.fit && words.rest.empty(), text, fmt::format("allowed is {}", shape_grammar));
 
     constexpr std::int64_t longest = std::int64_t{1} << 30;
@@ -174,6 +177,9 @@ Shape parse_shape(const std::string& text)
             "allowed are 1 to 2^20 heads, those of queries a multiple of those of keys");
     require(s.head_dim >= 1 && s.head_dim <= 256 && s.head_dim_v >= 1 && s.head_dim_v <= 256, text,
             "allowed are head dims of 1 to 256");
+    require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
+            "allowed are pages of 1 row or more that divide the number of keys");
+    require(!has_pages || s.batch * (s.seqlen_k / s.page_size) <= longest, text, "allowed are at most 2^30 pages");
     // Offsets of packed sequences are int32.
     constexpr std::int64_t most_packed = std::int64_t{1} << 20; // their lengths differ, so each is looked at
     require(!s.packed || s.batch <= most_packed, text, "allowed are at most 2^20 packed sequences");
@@ -244,6 +250,15 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.q = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim);
     p.k = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim);
     p.v = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v);
+    if (s.page_size > 0) {
+        const std::int64_t pages = s.seqlen_k / s.page_size; // of a sequence
+        const auto cache = [&](std::int64_t depth) {
+            return TensorView::contiguous(nullptr, dtype, {s.batch * pages, s.page_size, s.heads_kv, depth});
+        };
+        p.k = cache(s.head_dim);
+        p.v = cache(s.head_dim_v);
+        p.options.block_table = TensorView::contiguous(nullptr, DType::int32, {s.batch, pages});
+    }
     p.o = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim_v);
     if (backward) {
         p.dout = p.o;

@@ -18,6 +18,8 @@ struct Shape {
     Window window = {};  ///< not in the name
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
+    std::int64_t page_size = 0; ///< of a cache whose pages k and v are, forward alone; 0: they are tensors
+
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
     [[nodiscard]] std::string name() const;
 
@@ -40,7 +42,7 @@ struct Sequences {
 
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
-    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen], such as "
+    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen|_pageSIZE], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
