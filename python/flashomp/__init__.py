@@ -15,8 +15,8 @@ and flashomp.jax works in jax.jit, grad and vmap.
 from __future__ import annotations
 
 from . import _core
-from ._calls import (Gradients, PreparedBackward, PreparedForward, attention, attention_backward, dropout_mask, merge,
-                     prepare, prepare_backward)
+from ._calls import (Gradients, PreparedBackward, PreparedForward, append, attention, attention_backward, dropout_mask,
+                     merge, prepare, prepare_backward)
 from ._options import Options
 from ._program import devices, host_isa, info, plan, program
 
@@ -26,6 +26,6 @@ RunFailure = _core.RunFailure
 version: str = _core.__version__
 __version__: str = version
 
-__all__ = ["Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "attention",
-           "attention_backward", "devices", "dropout_mask", "host_isa", "info", "merge", "plan", "prepare",
+__all__ = ["Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "append",
+           "attention", "attention_backward", "devices", "dropout_mask", "host_isa", "info", "merge", "plan", "prepare",
            "prepare_backward", "program", "version"]

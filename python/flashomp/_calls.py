@@ -72,6 +72,12 @@ def attention_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, *, d
     return (Gradients(*result[0]), result[1]) if return_report else Gradients(*result)
 
 
+def _only(function: str, allowed: tuple[str, ...], options: Any) -> None:
+    for name in options:
+        if name not in allowed:
+            raise TypeError(f"{function}() has no option {name!r}; its options are {', '.join(allowed)}.")
+
+
 _MERGE_OPTIONS = ("layout", "backend", "machine", "device", "threads", "stream")
 
 
@@ -85,10 +91,30 @@ def merge(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, out: Any = None, lse_ou
     Of the options, only those of the signature exist here: the parts have been computed with the others.
     Raises as attention() does.
     """
-    for name in options:
-        if name not in _MERGE_OPTIONS:
-            raise TypeError(f"merge() has no option {name!r}; its options are {', '.join(_MERGE_OPTIONS)}.")
+    _only("merge", _MERGE_OPTIONS, options)
     return _core.merge(o_a, lse_a, o_b, lse_b, out, lse_out, options)
+
+
+_APPEND_OPTIONS = ("causal", "window", "cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "cache_batch_index", "block_table",
+                   "kv_indptr", "kv_indices", "kv_last_page_len", "layout", "backend", "device", "threads", "stream")
+
+
+@takes_options(_APPEND_OPTIONS)
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: Any = None, rotary_cos: Any = None,
+           rotary_sin: Any = None, rotary_interleaved: bool = True, **options: Unpack[Options]) -> Any:
+    """Writes new keys and values behind those that each sequence has in a cache.
+
+    k, v: [B, N, Hkv, head_dim], or packed [total, Hkv, head_dim] with cu_seqlens_k; k_cache, v_cache: the cache, in the
+    forms that attention() takes, written in place. Row i goes to place cache_seqlens[b] + i, where cache_seqlens counts
+    the keys before the call; the compressed form counts those after the call. Raising cache_seqlens is the caller's.
+    rotary_cos, rotary_sin: [positions, rotary_dim/2], float32 or the dtype of k: k turns on the way, by the angles of its
+    place, in pairs of neighbours (rotary_interleaved) or of element i and i + rotary_dim/2.
+    q: [B, Nq, Hq, head_dim]: turns too, row i as new row i with causal or window, else all rows as new row 0. Returns
+    the turned q, written to q_out where that is given (q itself, too), or None.
+    Raises as attention() does: nothing is written where a table points outside, or two sequences share what is written.
+    """
+    _only("append", _APPEND_OPTIONS, options)
+    return _core.append((k, v, k_cache, v_cache, rotary_cos, rotary_sin, q, q_out), rotary_interleaved, options)
 
 
 def dropout_mask(shape: tuple[int, int, int, int] | None = None, *, dropout: float, seed: int = 0, offset: int = 0,

@@ -25,6 +25,10 @@ class Options(TypedDict, total=False):
     key_padding_mask: bool [B, Nk]: False hides the key.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1], on the CPU: q is packed [total_q, Hq, head_dim], k and v [total_k, Hkv, ...].
     sink: float32 [Hq]: a logit in the denominator and the LSE only.
+    cache_seqlens: int32 [B], on the CPU: k and v are a key/value cache, of which sequence b has so many keys.
+    cache_batch_index: int32 [B], on the CPU: k and v are [caches, Nk, Hkv, ...], and sequence b has this one.
+    block_table: int32 [B, max_pages], on the CPU: k and v are pages [pages, page_size, Hkv, ...], these each sequence's.
+    kv_indptr, kv_indices, kv_last_page_len: int32 [B+1], [indices], [B], on the CPU: the same in the compressed form.
     q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements.
     dropout: chance that a probability is dropped, in [0, 1); the mask depends on seed and offset, integers below 2^64.
     layout: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd", of all tensors with these four axes.
@@ -49,6 +53,12 @@ class Options(TypedDict, total=False):
     q_scale: Any
     k_scale: Any
     v_scale: Any
+    cache_seqlens: Any
+    cache_batch_index: Any
+    block_table: Any
+    kv_indptr: Any
+    kv_indices: Any
+    kv_last_page_len: Any
     dropout: float
     seed: int
     offset: int
@@ -65,8 +75,9 @@ class Options(TypedDict, total=False):
 DEFAULTS: dict[str, Any] = {
     "scale": None, "causal": "none", "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "bias": None,
     "key_padding_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None,
-    "k_scale": None, "v_scale": None, "dropout": 0.0, "seed": 0, "offset": 0, "layout": "bshd", "backend": "auto",
-    "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
+    "k_scale": None, "v_scale": None, "cache_seqlens": None, "cache_batch_index": None, "block_table": None,
+    "kv_indptr": None, "kv_indices": None, "kv_last_page_len": None, "dropout": 0.0, "seed": 0, "offset": 0,
+    "layout": "bshd", "backend": "auto", "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
 }
 
 

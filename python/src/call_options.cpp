@@ -143,6 +143,12 @@ const Keyword keywords_of_options[] = {
     {"q_scale", nullptr, &Options::q_scale},
     {"k_scale", nullptr, &Options::k_scale},
     {"v_scale", nullptr, &Options::v_scale},
+    {"cache_seqlens", nullptr, &Options::cache_seqlens},
+    {"cache_batch_index", nullptr, &Options::cache_batch_index},
+    {"block_table", nullptr, &Options::block_table},
+    {"kv_indptr", nullptr, &Options::kv_indptr},
+    {"kv_indices", nullptr, &Options::kv_indices},
+    {"kv_last_page_len", nullptr, &Options::kv_last_page_len},
     {"dropout", [](CallOptions& c, nb::handle v) { c.options.dropout.probability = read_number("dropout", v); }},
     {"seed", [](CallOptions& c,
                 nb::handle v) { c.options.dropout.seed = read_integer<std::uint64_t>("seed", v, uint64_allowed); }},
@@ -228,7 +234,9 @@ Backend backend_for_cuda_memory(const TensorArgument& tensor, Backend named, boo
 
 bool is_read_on_the_host(const TensorArgument& tensor)
 {
-    return std::string_view(tensor.name()).starts_with("cu_seqlens");
+    constexpr std::string_view read[] = {"cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "cache_batch_index",
+                                         "block_table",  "kv_indptr",    "kv_indices",    "kv_last_page_len"};
+    return std::find(std::begin(read), std::end(read), tensor.name()) != std::end(read);
 }
 
 std::string place_of(const TensorArgument& tensor)

@@ -21,8 +21,9 @@ struct CallOptions {
     CallOptions(const nb::dict& keywords, Use use);
 };
 
-/// All tensors must be in one place, but cu_seqlens, which the host reads. For CUDA tensors the call gets the device
-/// and, unless `stream` was given, the stream that is current in the framework of q. Throws Error.
+/// All tensors must be in one place, but cu_seqlens and the tables of a cache, which the host reads. For CUDA tensors
+/// the call gets the device and, unless `stream` was given, the stream that is current in the framework of q. Throws
+/// Error.
 void place(CallOptions& call, std::span<const TensorArgument* const> tensors);
 
 /// The member of an option that is a tensor, or null where none has this name.

@@ -1,6 +1,7 @@
 #include "calls.hpp"
 #include "stream_scope.hpp"
 
+#include <flashomp/cache.hpp>
 #include <flashomp/device.hpp>
 #include <flashomp/error.hpp>
 
@@ -109,6 +110,47 @@ nb::object merge_parts(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::han
               o.view(call.layout), lse.view(), call.options);
     }
     return nb::make_tuple(o.finish(), lse.finish());
+}
+
+/// tensors: k, v, k_cache, v_cache, rotary_cos, rotary_sin, q, q_out. Returns the turned q, or None.
+nb::object append_rows(const nb::tuple& tensors, bool interleaved, const nb::dict& keywords)
+{
+    const Use use = Use::input_without_gradient;
+    CallOptions call(keywords, use);
+    const TensorArgument k("k", tensors[0], use), v("v", tensors[1], use);
+    const TensorArgument k_cache("k_cache", tensors[2], Use::output), v_cache("v_cache", tensors[3], Use::output);
+    const TensorArgument cos("rotary_cos", tensors[4], use), sin("rotary_sin", tensors[5], use);
+    const TensorArgument q("q", tensors[6], use);
+    for (const TensorArgument* const tensor : {&k, &v, &k_cache, &v_cache}) {
+        expect_rank(*tensor);
+    }
+    if (q) {
+        expect_rank(q);
+    }
+    const std::array<const TensorArgument*, 7> given{&k, &v, &k_cache, &v_cache, &cos, &sin, &q};
+    place(call, given);
+    const StreamScope scope(k, call.options.stream);
+    Result q_out;
+    if (q) {
+        q_out = Result("q_out", tensors[7], q, q.view().dtype, Shape(q.view()).extents());
+    }
+    const std::array<const TensorArgument*, 2> results{&k, &q_out.tensor()};
+    place(call, results);
+    AppendArgs args;
+    args.k = k.view(call.layout);
+    args.v = v.view(call.layout);
+    args.k_cache = k_cache.view(call.layout);
+    args.v_cache = v_cache.view(call.layout);
+    args.rotary = {cos.view(), sin.view(), interleaved};
+    if (q) {
+        args.q = q.view(call.layout);
+        args.q_out = q_out.view(call.layout);
+    }
+    {
+        const nb::gil_scoped_release released;
+        append(args, call.options);
+    }
+    return q ? q_out.finish() : nb::none();
 }
 
 void write_dropout_mask(nb::handle out, const nb::dict& keywords)
@@ -272,6 +314,8 @@ void bind_calls(nb::module_& module)
                "backward(), as flashomp.attention_backward calls it.");
     module.def("merge", &merge_parts, "o_a"_a.none(), "lse_a"_a.none(), "o_b"_a.none(), "lse_b"_a.none(),
                "out"_a.none(), "lse_out"_a.none(), "options"_a, "merge(), as flashomp.merge calls it.");
+    module.def("append", &append_rows, "tensors"_a, "interleaved"_a, "options"_a,
+               "append(), as flashomp.append calls it.");
     module.def("dropout_mask", &write_dropout_mask, "out"_a, "options"_a,
                "dropout_mask(), as flashomp.dropout_mask calls it.");
     module.def("devices", &devices_of, "backend"_a, "devices(), a dictionary for each GPU.");

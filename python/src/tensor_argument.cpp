@@ -226,7 +226,7 @@ void TensorArgument::take(const nb::dlpack::dltensor& tensor)
         throw Error(
             name + " has dtype " + nb::cast<std::string>(nb::str(given)) +
             "; allowed are float32, bfloat16, float16 and float8_e4m3 for q, k and v, bool for masks and int32 for " +
-            "cu_seqlens.");
+            "cu_seqlens and the tables of a cache.");
     }
     if (tensor.ndim < 1 || tensor.ndim > TensorView::max_rank) {
         throw Error(name + " has " + std::to_string(tensor.ndim) +

@@ -1,4 +1,4 @@
-"""The code of docs/python.md runs, block after block, and prints what stands under `# prints`."""
+"""The code of docs/python.md and docs/decoding.md runs, block after block, and prints what stands under `# prints`."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
+BLOCKS, DECODING = (re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+                    for page in (PAGE, PAGE.with_name("decoding.md")))
 
 
 def test_readme_s_lines_run():
@@ -42,3 +43,12 @@ def test_every_block_runs(name, capsys):
         exec(compile(code, str(PAGE), "exec"), scope)  # noqa: S102
         got = capsys.readouterr().out
         assert got == printed, f"this prints\n{got}instead of\n{printed}\n{code}"
+
+
+def test_decoding_page_runs(capsys):
+    pytest.importorskip("torch")
+    assert DECODING
+    scope = {}
+    for code, printed in DECODING:
+        exec(compile(code, "decoding.md", "exec"), scope)  # noqa: S102
+        assert capsys.readouterr().out == printed, code
