@@ -152,14 +152,27 @@ private:
             using T = std::remove_cvref_t<decltype(*data)>;
             PageWalk here(rows, 0);
             PageWalk there(rows, ahead);
+            int in_page = rows.page_rows - rows.first % rows.page_rows; // from here on
+            const auto step = [&] {
+                here.next();
+                in_page = in_page > 1 ? in_page - 1 : rows.page_rows;
+            };
             for (int c = 0; c < count; c += keys) {
                 for (int i = 0; i < keys && !there.is_over(); ++i, there.next()) {
                     prefetch(data + there.offset(), rows.page0.depth);
                 }
+                if (in_page >= keys) { // what lies beyond the last row is not read
+                    f(c, StridedGroup<T>{data + here.offset(), static_cast<std::ptrdiff_t>(rows.page0.stride)},
+                      rows.page0.depth);
+                    for (int i = 0; i < keys; ++i) {
+                        step();
+                    }
+                    continue;
+                }
                 GatheredGroup<T> group;
                 for (int i = 0; i < keys; ++i) {
                     group.rows[i] = data + here.offset();
-                    here.next();
+                    step();
                 }
                 f(c, group, rows.page0.depth);
             }

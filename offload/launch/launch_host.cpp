@@ -127,25 +127,21 @@ Ran run(const Params& params, const Launch& launch)
         params.is_modified ? run_on.template operator()<Machine, Pass::forward, true, Keys>()
                            : run_on.template operator()<Machine, Pass::forward, false, Keys>();
     };
-    const CacheTables& cache = params.cache;
-    const bool has_pages = cache.pages != nullptr;
+    const bool has_pages = params.cache.pages != nullptr; // else CachedKeys, whether or not there are lengths
     if (is_few(launch.pass, launch.resident_rows)) {
-        if (has_pages) {
-            run_forward.template operator()<FewRowsMachine<Isa, PagedRows>, PagedKeys>();
-        } else if (cache.is_there()) {
-            run_forward.template operator()<FewRowsMachine<Isa>, CachedKeys>();
-        } else {
-            run_forward.template operator()<FewRowsMachine<Isa>, StridedKeys>();
-        }
+        has_pages ? run_forward.template operator()<FewRowsMachine<Isa, PagedRows>, PagedKeys>()
+                  : run_forward.template operator()<FewRowsMachine<Isa>, CachedKeys>();
         return ran;
     }
     for_machine(params.element, [&]<class Machine>() {
-        if (cache.is_there()) { // of forward alone
+        if (launch.pass == Pass::forward) {
             return has_pages ? run_forward.template operator()<Machine, PagedKeys>()
                              : run_forward.template operator()<Machine, CachedKeys>();
         }
         const auto run_here = [&]<Pass pass, bool modified>() {
-            run_on.template operator()<Machine, pass, modified>();
+            if constexpr (pass != Pass::forward) { // which has run
+                run_on.template operator()<Machine, pass, modified>();
+            }
         };
         if constexpr (OnePassMachine<Machine>) {
             if (launch.pass == Pass::backward_start || launch.pass == Pass::backward_once) {
