@@ -140,6 +140,12 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     }
     dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
     options_.causal = shape.causal;
+    options_.window = shape.window;
+    options_.softcap = static_cast<double>(shape.softcap);
+    if (shape.sink) {
+        sink_ = std::make_unique<PlacedTensor>(random_tensor(6, DType::float32, {shape.heads_q}), space);
+        options_.sink = sink_->view();
+    }
     if (shape.page_size > 0) {
         table_ = std::make_unique<PlacedTensor>(shuffled_pages(shape.batch, shape.seqlen_k / shape.page_size), Space{});
         options_.block_table = table_->view();
@@ -253,7 +259,7 @@ Options BenchCase::options_on_host()
 {
     Options options = options_;
     for (const auto& [tensor, option] : {std::pair{&q_scale_, &options.q_scale}, std::pair{&k_scale_, &options.k_scale},
-                                         std::pair{&v_scale_, &options.v_scale}}) {
+                                         std::pair{&v_scale_, &options.v_scale}, std::pair{&sink_, &options.sink}}) {
         if (*tensor) {
             *option = (*tensor)->host().view();
         }

@@ -96,6 +96,9 @@ Json row_json(const Row& row)
           std::pair{"backend", &row.backend}, std::pair{"machine", &row.machine}, std::pair{"ran_on", &row.ran_on}}) {
         json[key] = *text;
     }
+    if (!row.model.empty()) {
+        json["model"] = row.model;
+    }
     json["on_device"] = row.on_device ? 1.0 : 0.0;
     json["tuned"] = row.tuned;
     json["flops"] = row.flops;
@@ -123,6 +126,10 @@ Json row_json(const Row& row)
     if (const std::optional<double> share = row.bandwidth_share()) {
         json["copy_bandwidth"] = *row.copy_bandwidth;
         json["bandwidth_share"] = *share;
+    }
+    if (const std::optional<double> share = row.bound_share()) {
+        json["bound_time"] = *row.bound_seconds * 1e3;
+        json["bound_share"] = *share;
     }
     json["time_unit"] = "ms";
     json["spread"] = row.timing.spread();

@@ -17,6 +17,7 @@ namespace flashomp::bench {
 /// One shape, dtype and direction on one implementation.
 struct Row : Failure {
     std::string direction, dtype, shape; ///< "forward", "bfloat16", "b2_h16_n4096_d128_causal"
+    std::string model;                   ///< cost::Shape::model, or ""
     std::string implementation;          ///< "flashomp", "standard"
     std::string backend, machine, ran_on;
     bool on_device = false;
@@ -32,11 +33,19 @@ struct Row : Failure {
     std::optional<std::int64_t> peak_bytes;   ///< measured: outputs, statistics and scratch, above the inputs
     std::int64_t extra_bytes = 0;             ///< planned: Report::extra_bytes
     std::int64_t standard_bytes = 0;          ///< Report::standard_bytes
+    std::optional<double> bound_seconds;      ///< what the machine's peaks allow: flops, and least_bytes
     double tile_bytes = 0, least_bytes = 0;   ///< main-memory traffic, planned (cost::tile_traffic, least_traffic)
 
     /// "forward/bfloat16/b2_h16_n4096_d128_causal"
     [[nodiscard]] std::string name() const { return direction + "/" + dtype + "/" + shape; }
     [[nodiscard]] double flops_per_second() const { return timing.median > 0 ? flops / timing.median : 0; }
+
+    /// bound_seconds over the time.
+    [[nodiscard]] std::optional<double> bound_share() const
+    {
+        const bool is_known = bound_seconds && timing.median > 0;
+        return is_known ? std::optional(*bound_seconds / timing.median) : std::nullopt;
+    }
 
     /// What has to be read and written, a second, as a share of what a copy reads and writes.
     [[nodiscard]] std::optional<double> bandwidth_share() const

@@ -81,6 +81,7 @@ Row Runner::prepared(const cost::Shape& shape, const std::string& direction) con
     row.direction = direction;
     row.dtype = name_of(settings_.dtype);
     row.shape = shape.name();
+    row.model = shape.model;
     row.flops = backward ? flops.backward : flops.forward;
     row.least_bytes = cost::least_traffic(shape, settings_.dtype, backward).total();
     return row;
@@ -97,7 +98,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         failure.take_thrown("out of memory: the tensors do not fit.");
     }
     for (const std::string& direction : settings_.directions) {
-        if (direction == "backward" && shape.page_size > 0) {
+        if (direction == "backward" && (shape.forward_alone || shape.page_size > 0)) {
             continue; // caches have no gradients
         }
         Row row = prepared(shape, direction);
@@ -110,7 +111,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         }
         std::optional<Expected> expected; // takes longer than most calls: once for both
         run_flashomp(*bench, expected, row, on_row);
-        if (settings_.beside_standard && has_standard() && !shape.packed && shape.page_size == 0) {
+        if (settings_.beside_standard && has_standard() && has_standard_attention(shape)) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
             run_standard(*bench, expected, row, on_row);

@@ -57,6 +57,19 @@ void store(const io::HostTensor& from, const ConstTensorView& view)
 
 } // namespace
 
+bool has_standard_attention(const cost::Shape& shape)
+{
+    return !shape.packed && shape.page_size == 0 && shape.window == Window{} && shape.softcap == 0 && !shape.sink;
+}
+
+void expect_standard_attention(const cost::Shape& shape)
+{
+    if (!has_standard_attention(shape)) {
+        throw NotBuilt("standard attention is not there for such shapes; those without _window, _softcap, _sink, "
+                       "_varlen and _page are allowed.");
+    }
+}
+
 struct StandardAttention::State {
     BenchCase& bench;
     cost::Shape shape;
@@ -85,9 +98,7 @@ struct StandardAttention::State {
 StandardAttention::StandardAttention(BenchCase& bench, int threads)
 {
     const cost::Shape& shape = bench.shape();
-    if (shape.packed) {
-        throw NotBuilt("standard attention over packed sequences is not there; shapes without _varlen are allowed.");
-    }
+    expect_standard_attention(shape);
     const BackwardArgs args = bench.on_host();
     const double scale = bench.options().scale.value_or(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
     state_ =

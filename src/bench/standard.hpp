@@ -10,6 +10,12 @@
 
 namespace flashomp::bench {
 
+/// Whether standard attention is there for a shape: tensors that are not packed, and no mask but a causal one.
+[[nodiscard]] bool has_standard_attention(const cost::Shape& shape);
+
+/// Throws NotBuilt where it is not.
+void expect_standard_attention(const cost::Shape& shape);
+
 /// Both passes of standard attention over the tensors of a BenchCase.
 class Standard {
 public:
@@ -34,8 +40,8 @@ public:
 /// automatic differentiation does.
 class StandardAttention final : public Standard {
 public:
-    /// Reads and writes the tensors of `bench`, which lives at least as long and is on the host. Throws NotBuilt for
-    /// packed sequences.
+    /// Reads and writes the tensors of `bench`, which lives at least as long and is on the host. Throws NotBuilt
+    /// where has_standard_attention() is false.
     StandardAttention(BenchCase& bench, int threads);
     ~StandardAttention() override;
     StandardAttention(const StandardAttention&) = delete;

@@ -105,9 +105,7 @@ private:
 StandardCuda::StandardCuda(BenchCase& bench, const Space& space) : bench_(bench), space_(space)
 {
     const cost::Shape& shape = bench.shape();
-    if (shape.packed) {
-        throw NotBuilt("standard attention over packed sequences is not there; shapes without _varlen are allowed.");
-    }
+    expect_standard_attention(shape);
     const bool is_top_left = shape.causal == Causal::top_left;
     shape_ = {shape.batch,
               shape.heads_q,

@@ -1,5 +1,7 @@
 #include "suites.hpp"
 
+#include "models.hpp"
+
 #include "flashomp/error.hpp"
 
 #include <algorithm>
@@ -118,6 +120,7 @@ const std::vector<Suite>& suites()
         {"decode", "one query against 1024 to 65536 keys, 32 heads on 8", false, decode()},
         {"cache", "one query each of 1 to 64 sequences, from tensors and from pages of 1 to 256 rows", false, cache()},
         {"varlen", "eight packed sequences", false, varlen()},
+        {"models", "layers of models of 2024 to 2026: prefill, decoding and training steps", false, models()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},
     };
     return all;

@@ -16,7 +16,7 @@ struct Suite {
     std::vector<cost::Shape> shapes;
 };
 
-/// fa2, repro, decode, varlen and quick.
+/// fa2, repro, decode, cache, varlen, models and quick.
 [[nodiscard]] const std::vector<Suite>& suites();
 
 /// Throws Error for a name that is none.

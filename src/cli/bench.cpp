@@ -27,7 +27,8 @@ constexpr const char* details =
     R"(Every row is checked against the float64 reference before it is timed and once more in what the timed calls left, on
 the heads, rows and keys that JSON's "compared" names; one that misses its bound has no time, and the status is then 1.
 Times are wall-clock of whole calls, the median of the repetitions; spread is (slowest - fastest)/median. Peak memory is
-measured: outputs, statistics and scratch, as resident pages on the host and as counted allocations on a GPU.
+measured: outputs, statistics and scratch, as resident pages on the host and as counted allocations on a GPU. "of the
+bound" is the least time that `flashomp plan` allows, each tensor crossing main memory once, over the median.
 
 Suites:
 {}

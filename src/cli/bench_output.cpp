@@ -105,6 +105,11 @@ std::string places_text(const std::vector<bench::Row>& rows)
 
 Json bench_context(const bench::RunSettings& settings)
 {
+    return bench_context(settings, peaks_of(choose_place(settings.options), settings.dtype));
+}
+
+Json bench_context(const bench::RunSettings& settings, const cost::Peaks& peaks)
+{
     Json context;
     for (const auto& [key, text] : bench::machine_context()) {
         context[key] = Json::parse(text);
@@ -123,7 +128,6 @@ Json bench_context(const bench::RunSettings& settings)
     if (settings.prepared) {
         context["flashomp_calls"] = "prepared";
     }
-    const cost::Peaks peaks = peaks_of(choose_place(settings.options), settings.dtype);
     context["peaks"] = {{"flops", peaks.flops},
                         {"flops_source", peaks.flops_source},
                         {"bandwidth", peaks.bandwidth},
@@ -140,7 +144,8 @@ void print_line(const Json& json)
 
 BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& settings, const bench::Runner& runner,
                          const std::vector<cost::Shape>& shapes)
-    : flags_(flags), context_(bench_context(settings)), table_(settings, runner, shapes)
+    : flags_(flags), peaks_(peaks_of(choose_place(settings.options), settings.dtype)),
+      context_(bench_context(settings, peaks_)), table_(settings, runner, shapes)
 {
     // A place that cannot be written shows now, not after the first hour; these leave no trace.
     for (const std::string& path : {flags_.out, flags_.csv}) {
@@ -153,6 +158,8 @@ BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& sett
 std::string BenchOutput::add(const bench::Row& row)
 {
     rows_.push_back(row);
+    const std::optional<cost::Roofline> bound = cost::roofline(row.flops, row.least_bytes, peaks_);
+    rows_.back().bound_seconds = bound ? std::optional(bound->seconds) : std::nullopt;
     has_result_ = has_result_ || row.failure.empty() || row.is_wrong;
     if (!has_result_) {
         return {};

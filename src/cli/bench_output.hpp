@@ -6,6 +6,7 @@
 #include "bench_table.hpp"
 #include "report.hpp"
 
+#include "peaks.hpp"
 #include "run.hpp"
 
 #include <cstddef>
@@ -31,6 +32,7 @@ struct BenchFlags {
 
 /// Machine, build, command and peaks: what every file of results begins with.
 [[nodiscard]] Json bench_context(const bench::RunSettings& settings);
+[[nodiscard]] Json bench_context(const bench::RunSettings& settings, const cost::Peaks& peaks);
 
 /// One line of JSON to stdout, at once.
 void print_line(const Json& json);
@@ -51,6 +53,7 @@ public:
 
 private:
     const BenchFlags& flags_;
+    cost::Peaks peaks_;
     Json context_;
     BenchTable table_;
     std::vector<bench::Row> rows_;

@@ -28,7 +28,7 @@ private:
     [[nodiscard]] std::string joined(std::vector<std::string> cells) const;
 
     std::vector<Column> columns_;
-    bool has_kernels_, has_ratio_, has_rms_, has_queue_, has_copy_;
+    bool has_kernels_, has_ratio_, has_rms_, has_queue_, has_model_, has_copy_;
     std::map<std::string, double> seconds_; ///< of flashomp, by the name of the row
 };
 

@@ -24,9 +24,9 @@ on the chip, main-memory traffic, and the time that the peaks of the machine all
 the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
 (docs/algorithm.md gives the formulas).
 
-A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen|_pageSIZE]; _causal is
-bottom-right, _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN,
-and _page has the keys in pages of a cache.
+A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_window[LEFT][xRIGHT]]
+[_softcapC][_sink][_varlen|_pageSIZE]; _causal is bottom-right, _window has so many keys left and right of a query's own,
+_varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN, and _page has the keys in pages of a cache.
 
 Examples:
   flashomp plan --shape b2_h32_n8192_d128_causal --dtype bfloat16 --device h200
@@ -89,7 +89,9 @@ PlanFacts plan_facts(const PlanFlags& flags)
         throw Error(fmt::format("--window was {},{}; each side must be -1 (unbounded), 0 or more.", flags.window.left,
                                 flags.window.right));
     }
-    facts.shape.window = flags.window;
+    if (flags.window != Window{}) {
+        facts.shape.window = flags.window;
+    }
     facts.dtype = flags.run.dtype.value_or(DType::float32);
     facts.flops = cost::flops(facts.shape);
     facts.saved = cost::saved(facts.shape, facts.dtype);

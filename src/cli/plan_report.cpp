@@ -188,10 +188,7 @@ void print_model(const PlanFacts& facts)
 
 void print_as_text(const PlanFacts& facts)
 {
-    const Window& window = facts.shape.window;
-    fmt::print("{}{} in {}, on {}\n", facts.shape.name(),
-               window.left < 0 && window.right < 0 ? "" : fmt::format(", window {},{}", window.left, window.right),
-               flashomp::name_of(facts.dtype), facts.where);
+    fmt::print("{} in {}, on {}\n", facts.shape.name(), flashomp::name_of(facts.dtype), facts.where);
     print_work(facts);
     print_blocks(facts);
     print_traffic(facts);

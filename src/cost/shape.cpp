@@ -104,6 +104,12 @@ std::string Shape::name() const
     text += seqlen_q == seqlen_k ? fmt::format("_n{}", seqlen_q) : fmt::format("_n{}x{}", seqlen_q, seqlen_k);
     text += head_dim == head_dim_v ? fmt::format("_d{}", head_dim) : fmt::format("_d{}v{}", head_dim, head_dim_v);
     text += causal == Causal::none ? "" : causal == Causal::top_left ? "_topleft" : "_causal";
+    if (window != Window{}) {
+        text += "_window" + (window.left >= 0 ? std::to_string(window.left) : "");
+        text += window.right >= 0 ? fmt::format("x{}", window.right) : "";
+    }
+    text += softcap > 0 ? fmt::format("_softcap{}", softcap) : "";
+    text += sink ? "_sink" : "";
     text += packed ? "_varlen" : "";
     return text + (page_size > 0 ? fmt::format("_page{}", page_size) : "");
 }
@@ -164,6 +170,13 @@ Shape parse_shape(const std::string& text)
     } else if (words.take("_topleft")) {
         s.causal = Causal::top_left;
     }
+    if (words.take("_window")) {
+        s.window.left = words.starts_with("x") ? -1 : words.number_after("");
+        s.window.right = words.starts_with("x") ? words.number_after("x") : -1;
+    }
+    const bool has_softcap = words.starts_with("_softcap");
+    s.softcap = has_softcap ? words.number_after("_softcap") : 0;
+    s.sink = words.take("_sink");
     s.packed = words.take("_varlen");
     const bool has_pages = !s.packed && words.starts_with("_page");
     s.page_size = has_pages ? words.number_after("_page") : 0;
@@ -177,6 +190,8 @@ Shape parse_shape(const std::string& text)
             "allowed are 1 to 2^20 heads, those of queries a multiple of those of keys");
     require(s.head_dim >= 1 && s.head_dim <= 256 && s.head_dim_v >= 1 && s.head_dim_v <= 256, text,
             "allowed are head dims of 1 to 256");
+    require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
+    require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
             "allowed are pages of 1 row or more that divide the number of keys");
     require(!has_pages || s.batch * (s.seqlen_k / s.page_size) <= longest, text, "allowed are at most 2^30 pages");
@@ -237,6 +252,10 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.options = options;
     p.options.causal = s.causal;
     p.options.window = s.window;
+    p.options.softcap = static_cast<double>(s.softcap);
+    if (s.sink) {
+        p.options.sink = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});
+    }
     p.is_backward = backward;
     if (s.packed) {
         p.starts_q = starts(s.lengths_q());

@@ -15,10 +15,16 @@ namespace flashomp::cost {
 struct Shape {
     std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_k = 1, head_dim = 64, head_dim_v = 64;
     Causal causal = Causal::none;
-    Window window = {};  ///< not in the name
+    Window window = {};
+    std::int64_t softcap = 0; ///< 0 is off
+    bool sink = false;        ///< an extra logit for each head in the denominator
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     std::int64_t page_size = 0; ///< of a cache whose pages k and v are, forward alone; 0: they are tensors
+
+    // Not in the name.
+    std::string_view model = {}; ///< whose shape it is: "Llama 3 8B, prefill"
+    bool forward_alone = false;  ///< what it is from has no backward pass
 
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
     [[nodiscard]] std::string name() const;
@@ -42,7 +48,8 @@ struct Sequences {
 
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
-    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen|_pageSIZE], such as "
+    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_window[LEFT][xRIGHT]]"
+    "[_softcapC][_sink][_varlen|_pageSIZE], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
