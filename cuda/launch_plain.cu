@@ -10,7 +10,9 @@ namespace flashomp::cuda {
 namespace {
 
 using offload::PlainMachine;
+using offload::SlicedMachine;
 using offload::VisibleMachine;
+using offload::VisibleSlicedMachine;
 
 constexpr int most_warps = 4;
 
@@ -31,6 +33,29 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
     }
 }
 
+template <class Machine>
+cudaError_t run_on(const Params& params, const Launch& launch, cudaStream_t stream)
+{
+    cudaError_t status = cudaSuccess;
+    offload::for_pass(launch.pass, params.is_modified, [&]<Pass pass, bool modified>() {
+        status = launch_items<plain_kernel<Machine, pass, modified>>(
+            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, nullptr);
+    });
+    return status;
+}
+
+template <class Machine>
+cudaError_t run_visible_on(std::int64_t blocks, const Params& params, const Launch& launch, const unsigned* only_if,
+                           cudaStream_t stream)
+{
+    cudaError_t status = cudaSuccess;
+    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
+        status = launch_items<plain_kernel<Machine, pass, pass != Pass::backward_sink>>(
+            blocks, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, only_if);
+    });
+    return status;
+}
+
 constexpr int merge_warps = 4;
 
 __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params, std::int64_t units)
@@ -47,13 +72,9 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
-    cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, params.is_modified, [&]<Pass pass, bool modified>() {
-        status = launch_items<plain_kernel<PlainMachine, pass, modified>>(
-            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
-            params, launch, nullptr);
-    });
-    return status;
+    const auto on = static_cast<cudaStream_t>(stream);
+    return launch.depth > offload::most_plain_depth ? run_on<SlicedMachine>(params, launch, on)
+                                                    : run_on<PlainMachine>(params, launch, on);
 }
 
 int run_visible(const Params& params, const Launch& launch, const unsigned* only_if, void* stream)
@@ -64,13 +85,10 @@ int run_visible(const Params& params, const Launch& launch, const unsigned* only
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     constexpr int resident = 2; // blocks on a multiprocessor, as plain_kernel's launch bounds have it
     const std::int64_t blocks = std::min(Work(params, launch).items, std::int64_t{resident} * multiprocessors);
-    cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        status = launch_items<plain_kernel<VisibleMachine, pass, pass != Pass::backward_sink>>(
-            blocks, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream), params, launch,
-            only_if);
-    });
-    return status;
+    const auto on = static_cast<cudaStream_t>(stream);
+    return launch.depth > offload::most_plain_depth
+               ? run_visible_on<VisibleSlicedMachine>(blocks, params, launch, only_if, on)
+               : run_visible_on<VisibleMachine>(blocks, params, launch, only_if, on);
 }
 
 int run_merge(const offload::MergeParams& params, void* stream)

@@ -16,6 +16,7 @@ struct Shape {
     std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_k = 1, head_dim = 64, head_dim_v = 64;
     Causal causal = Causal::none;
     Window window = {};  ///< not in the name
+    bool latent = false; ///< v is a view of k's first head_dim_v columns: multi-head latent attention
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
@@ -40,7 +41,7 @@ struct Sequences {
 
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
-    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen], such as "
+    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft][_varlen], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.

@@ -33,6 +33,14 @@ std::string nothing(Pass /*pass*/, const Problem& /*problem*/, const Hardware& /
     return {};
 }
 
+std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& /*hardware*/)
+{
+    return offload::has_plain_machine(problem.kernel_depth())
+               ? ""
+               : fmt::format("both head dims are at most {}, or libflashomp_sliced is beside libflashomp",
+                             offload::most_plain_depth);
+}
+
 std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware& hardware)
 {
     return hardware.is_device ? "the call runs on the host" : "";
@@ -59,8 +67,8 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
 std::string missing_library(bool is_there)
 {
     return is_there ? ""
-                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide and libflashomp_hopper_wide "
-                      "beside libflashomp";
+                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent and "
+                      "libflashomp_hopper_wide beside libflashomp";
 }
 
 std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -113,7 +121,7 @@ constexpr Kernel cuda_tensor{
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
 bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 {
-    if (problem.seqlen_q > most_queries_of_parts) {
+    if (problem.seqlen_q > most_queries_of_parts(problem)) {
         return false; // before the blocks of packed sequences are counted
     }
     PassPlan tensor;
@@ -236,7 +244,7 @@ constexpr Kernel list[] = {
         .name = "openmp plain",
         .backend = Backend::openmp,
         .machine = Machine::plain,
-        .obstacle = nothing,
+        .obstacle = openmp_plain_obstacle,
         .launch = plain_launch_of,
         .run_region = offload::run_plain,
     },
@@ -279,12 +287,13 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
     if (hardware.is_device && is_for_plain(pass, problem)) {
         wanted = Machine::plain;
     }
+    std::string obstacle;
     for (const Kernel& kernel : kernels()) {
         const bool is_asked = wanted == Machine::automatic || wanted == kernel.machine;
         if (kernel.backend != hardware.backend || !is_asked) {
             continue;
         }
-        const std::string obstacle = kernel.obstacle(pass, problem, hardware);
+        obstacle = kernel.obstacle(pass, problem, hardware);
         if (obstacle.empty()) {
             return kernel;
         }
@@ -293,7 +302,8 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
                 fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
         }
     }
-    throw Error("no kernel runs the call."); // the plain machine and the host's run every other call
+    // The plain machine and the host's run every other call: the last obstacle is that of the plain one.
+    throw Error(fmt::format("no kernel runs the call on the GPU, which is allowed only where {}.", obstacle));
 }
 
 } // namespace flashomp
