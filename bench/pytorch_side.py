@@ -8,7 +8,7 @@ import re
 import statistics
 import time
 
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(_varlen)?$")
 LAYOUTS = ("bhnd", "bnhd")  # of the memory of PyTorch's tensors; the second is flashomp's
 FEWEST_REPETITIONS = 5
 

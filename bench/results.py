@@ -12,7 +12,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(_causal|_topleft)?(_varlen)?$")
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(_varlen)?$")
 # In this order in every legend and table, the first that is there being what the others are compared with; the name that
 # readers know.
 NAMES = {

@@ -37,8 +37,8 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
     return shape;
 }
 
-/// depth: 64, 128 or 256; modified: Params::is_modified. Where accumulators and score tiles take most of a lane's 255
-/// registers, resident blocks stay in shared memory. All shapes fit the 99 KB of compute capability 8.6.
+/// depth: 64, 128, 256 or 576; modified: Params::is_modified. Where accumulators and score tiles take most of a lane's
+/// 255 registers, resident blocks stay in shared memory. All shapes fit the 99 KB of compute capability 8.6.
 constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool modified)
 {
     if (operands == Operands::tf32) {
@@ -48,7 +48,8 @@ constexpr TensorShape kernel_shape(Operands operands, Pass pass, int depth, bool
     if (pass == Pass::forward) {
         shapes = {.at_64 = {.fragments = 2, .stream_rows = 64, .warps = 4, .in_registers = modified ? 0 : 2},
                   .at_128 = {.fragments = 1, .stream_rows = 64, .warps = 8},
-                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .in_registers = 0}};
+                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .in_registers = 0},
+                  .at_576 = {.fragments = 1, .stream_rows = 16, .warps = 4, .in_registers = 0, .places = 2}};
     } else if (pass == Pass::backward_query) {
         shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8},
                   .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},

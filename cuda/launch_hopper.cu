@@ -40,10 +40,11 @@ int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
 /// `bytes`, and of o that the copy engine can bring.
 bool can_bring(const Params& p, int bytes)
 {
+    constexpr int largest_depth = 256; // that kernels are compiled for
     const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    return !is_empty && !p.is_modified && is_whole(p.q, extent_q(p, p.head_dim, bytes)) &&
-           is_whole(p.k, extent_k(p, p.head_dim, bytes)) && is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) &&
-           is_whole(p.o, extent_q(p, p.head_dim_v));
+    return !is_empty && !p.is_modified && std::max(p.head_dim, p.head_dim_v) <= largest_depth &&
+           is_whole(p.q, extent_q(p, p.head_dim, bytes)) && is_whole(p.k, extent_k(p, p.head_dim, bytes)) &&
+           is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) && is_whole(p.o, extent_q(p, p.head_dim_v));
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.

@@ -5,14 +5,18 @@
 #include "kernels.hpp"
 #include "plain/visible_machine.hpp"
 
+#include <type_traits>
+
 namespace flashomp::cuda {
 
 namespace {
 
 using offload::PagedKeys;
 using offload::PlainMachine;
+using offload::SlicedMachine;
 using offload::StridedKeys;
 using offload::VisibleMachine;
+using offload::VisibleSlicedMachine;
 
 constexpr int most_warps = 4;
 
@@ -33,6 +37,51 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
     }
 }
 
+/// Keys in a cache: SlicedMachine reads none.
+template <class Machine>
+constexpr bool reads_caches = std::is_same_v<Machine, PlainMachine> || std::is_same_v<Machine, VisibleMachine>;
+
+template <class Machine>
+cudaError_t run_on(const Params& params, const Launch& launch, cudaStream_t stream)
+{
+    cudaError_t status = cudaSuccess;
+    const auto run = [&]<Pass pass, bool modified, class Keys>() {
+        status = launch_items<plain_kernel<Machine, pass, modified, Keys>>(
+            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, nullptr);
+    };
+    if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_there()) {
+            params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
+                               : run.template operator()<Pass::forward, false, PagedKeys>();
+            return status;
+        }
+    }
+    offload::for_pass(launch.pass, params.is_modified,
+                      [&]<Pass pass, bool modified>() { run.template operator()<pass, modified, StridedKeys>(); });
+    return status;
+}
+
+template <class Machine>
+cudaError_t run_visible_on(std::int64_t blocks, const Params& params, const Launch& launch, const unsigned* only_if,
+                           cudaStream_t stream)
+{
+    cudaError_t status = cudaSuccess;
+    const auto run = [&]<Pass pass, bool modified, class Keys>() {
+        status = launch_items<plain_kernel<Machine, pass, modified, Keys>>(
+            blocks, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, only_if);
+    };
+    if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_there()) {
+            run.template operator()<Pass::forward, true, PagedKeys>();
+            return status;
+        }
+    }
+    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
+        run.template operator()<pass, pass != Pass::backward_sink, StridedKeys>();
+    });
+    return status;
+}
+
 constexpr int merge_warps = 4;
 
 __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params, std::int64_t units)
@@ -49,20 +98,9 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
-    cudaError_t status = cudaSuccess;
-    const auto run = [&]<Pass pass, bool modified, class Keys>() {
-        status = launch_items<plain_kernel<PlainMachine, pass, modified, Keys>>(
-            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
-            params, launch, nullptr);
-    };
-    if (params.cache.is_there()) {
-        params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
-                           : run.template operator()<Pass::forward, false, PagedKeys>();
-        return status;
-    }
-    offload::for_pass(launch.pass, params.is_modified,
-                      [&]<Pass pass, bool modified>() { run.template operator()<pass, modified, StridedKeys>(); });
-    return status;
+    const auto on = static_cast<cudaStream_t>(stream);
+    return launch.depth > offload::most_plain_depth ? run_on<SlicedMachine>(params, launch, on)
+                                                    : run_on<PlainMachine>(params, launch, on);
 }
 
 int run_visible(const Params& params, const Launch& launch, const unsigned* only_if, void* stream)
@@ -73,20 +111,10 @@ int run_visible(const Params& params, const Launch& launch, const unsigned* only
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     constexpr int resident = 2; // blocks on a multiprocessor, as plain_kernel's launch bounds have it
     const std::int64_t blocks = std::min(Work(params, launch).items, std::int64_t{resident} * multiprocessors);
-    cudaError_t status = cudaSuccess;
-    const auto run = [&]<Pass pass, bool modified, class Keys>() {
-        status = launch_items<plain_kernel<VisibleMachine, pass, modified, Keys>>(
-            blocks, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream), params, launch,
-            only_if);
-    };
-    if (params.cache.is_there()) {
-        run.template operator()<Pass::forward, true, PagedKeys>();
-        return status;
-    }
-    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        run.template operator()<pass, pass != Pass::backward_sink, StridedKeys>();
-    });
-    return status;
+    const auto on = static_cast<cudaStream_t>(stream);
+    return launch.depth > offload::most_plain_depth
+               ? run_visible_on<VisibleSlicedMachine>(blocks, params, launch, only_if, on)
+               : run_visible_on<VisibleMachine>(blocks, params, launch, only_if, on);
 }
 
 int run_merge(const offload::MergeParams& params, void* stream)

@@ -4,7 +4,7 @@
 #include "block_shapes.hpp"
 #include "grid.cuh"
 #include "launch/tile_config.hpp"
-#include "nvidia/tensor_machine.hpp"
+#include "nvidia/latent_machine.hpp"
 #include "nvidia/tf32_machine.hpp"
 #include "tensor_depths.hpp"
 
@@ -27,8 +27,10 @@ struct Shapes {
 };
 
 template <class Config>
-using MachineOf =
-    std::conditional_t<operands == Operands::tf32, offload::Tf32Machine<Config>, offload::TensorMachine<Config>>;
+using MachineOf = std::conditional_t < operands == Operands::tf32,
+      offload::Tf32Machine<Config>,
+      std::conditional_t<int{
+          Config::depth_v}<int{Config::depth}, offload::LatentMachine<Config>, offload::TensorMachine<Config>>>;
 template <int depth, class Math, Pass pass, bool modified>
 using Machine = MachineOf<offload::TileConfig<Shapes, depth, Math, pass, modified>>;
 
@@ -39,11 +41,16 @@ __global__ void __launch_bounds__(32 * Shapes::of(pass, depth, modified).warps)
     const Work work(params, launch);
     const std::int64_t index = item_index();
     if (index < work.items) {
-        Machine<depth, Math, pass, modified> tile(block_memory());
-        if constexpr (pass == Pass::backward_key) {
-            offload::backward_key_block<modified, sums>(tile, params, work.item(index));
+        using OneMachine = Machine<depth, Math, pass, modified>;
+        if constexpr (offload::value_depth(depth) < depth) {
+            offload::latent_block<OneMachine, modified>(block_memory(), params, work.item(index));
         } else {
-            offload::run_item<pass, modified>(tile, params, work, index);
+            OneMachine tile(block_memory());
+            if constexpr (pass == Pass::backward_key) {
+                offload::backward_key_block<modified, sums>(tile, params, work.item(index));
+            } else {
+                offload::run_item<pass, modified>(tile, params, work, index);
+            }
         }
     }
 }

@@ -38,6 +38,11 @@ int run_operands(const offload::Params& params, const offload::Launch& launch, v
         return run_depth<operands, 128>(params, launch, stream);
     case 256:
         return run_depth<operands, 256>(params, launch, stream);
+    case 576:
+        if constexpr (operands == Operands::bits16) { // forward alone
+            return run_tensor_pass<operands, 576, Pass::forward>(params, launch, stream);
+        }
+        return cudaErrorInvalidValue;
     default:
         return cudaErrorInvalidValue;
     }

@@ -10,6 +10,10 @@
 
 namespace flashomp {
 
+/// The largest head_dim, of q and k, and the largest head_dim_v, of v and o. Either may be the larger one. They are
+/// those of multi-head latent attention (DeepSeek-V2, section 2.1), where v may be a view of k's first columns.
+inline constexpr std::int64_t most_head_dim = 576, most_head_dim_v = 512;
+
 /// What a call did and where: filled after the run, never from what was asked for.
 struct Report {
     std::string backend; ///< "openmp", "cuda", "reference"
@@ -30,9 +34,9 @@ struct Report {
 
 /// Tensors of the forward pass. All of q, k, v, o share one dtype (float32, bfloat16, float16).
 struct ForwardArgs {
-    ConstTensorView q; ///< [B, Nq, Hq, head_dim]
+    ConstTensorView q; ///< [B, Nq, Hq, head_dim], 1 to most_head_dim
     ConstTensorView k; ///< [B, Nk, Hkv, head_dim], Hq divisible by Hkv
-    ConstTensorView v; ///< [B, Nk, Hkv, head_dim_v]
+    ConstTensorView v; ///< [B, Nk, Hkv, head_dim_v], 1 to most_head_dim_v; inputs may share memory
     TensorView o;      ///< out: [B, Nq, Hq, head_dim_v]
     TensorView lse;    ///< out: float32 [B, Hq, Nq], natural logarithm; -inf where nothing is attended to
 };

@@ -181,7 +181,8 @@ typedef struct flashomp_options {
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
  * float8_e4m3 and o is bfloat16. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
- * [Hq, total_q]. */
+ * [Hq, total_q]. head_dim is 1 to 576 and head_dim_v 1 to 512. Inputs may share memory: v may be a view of k's first
+ * columns, as in multi-head latent attention. */
 typedef struct flashomp_forward_args {
     size_t size;
     const flashomp_tensor* q;   /* [B, Nq, Hq, head_dim] */

@@ -113,11 +113,14 @@ struct RowGrids {
     float shift[PairBlock::rows];
 };
 
-/// Grids on which each row's largest element has 8 bits: 2^E·2^-7 for an element from 2^E on. Infinity and NaN give
-/// grids that make NaN of the row.
+/// Grids on which each row's largest element has 8 bits: 2^E·2^-7 for an element from 2^E on. A first term is then at
+/// most 2^8 units, and a sum of 256 products of two is at most 2^24 units: whole numbers that a float holds. Longer
+/// rows have twice the unit: 2^7 units each, and sums of up to 1024 products. Infinity and NaN give grids that make NaN
+/// of the row.
 FLASHOMP_INLINE RowGrids row_grids(const float* source, std::ptrdiff_t stride, int count, int depth)
 {
     RowGrids grids{};
+    const float units = depth <= 256 ? 98304.0F : 196608.0F; // 3·2^22·2^-7 or ·2^-6
     for (int i = 0; i < PairBlock::rows && i < count; ++i) {
         const float* row = source + i * stride;
         __m512 top = _mm512_setzero_ps();
@@ -126,7 +129,7 @@ FLASHOMP_INLINE RowGrids row_grids(const float* source, std::ptrdiff_t stride, i
         }
         const __m128i most = _mm_castps_si128(_mm_set_ss(_mm512_reduce_max_ps(top)));
         const __m128 power = _mm_castsi128_ps(_mm_and_si128(most, _mm_cvtsi32_si128(0x7F800000)));
-        grids.shift[i] = _mm_cvtss_f32(power) * 98304.0F; // 3·2^22·2^-7
+        grids.shift[i] = _mm_cvtss_f32(power) * units;
     }
     return grids;
 }

@@ -26,33 +26,49 @@ std::string path_beside(const std::string& file)
     return path.substr(0, path.find_last_of('/') + 1) + file;
 }
 
-/// Null where there is none. It stays open.
-RunPass open(const std::string& name)
+/// The function `entry` of a library; null where there is none. The library stays open.
+RunPass open(const std::string& name, const char* entry)
 {
     const std::string path = path_beside("libflashomp_" + name + ".so." FLASHOMP_SOVERSION);
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
+    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, entry)) : nullptr;
 }
 
-enum class Library : std::size_t { float32, wide, visible, hopper, hopper_wide };
+/// Libraries, by what is run in them.
+enum class Library : std::size_t { float32, wide, latent, visible, sliced, visible_sliced, hopper, hopper_wide };
 
 /// What runs a library's passes, or null; opened when it is first asked for.
 RunPass passes_of(Library library)
 {
-    constexpr std::array names{"float32", "wide", "visible", "hopper", "hopper_wide"};
-    static std::array<std::once_flag, names.size()> asked;
-    static std::array<RunPass, names.size()> run{};
+    struct Entry {
+        const char *name, *function;
+        bool is_built;
+    };
+    constexpr bool has_tensor = FLASHOMP_HAS_TENSOR != 0, has_hopper = FLASHOMP_HAS_HOPPER != 0;
+    constexpr const char* run_it = "flashomp_run";
+    constexpr std::array entries{
+        Entry{"float32", run_it, has_tensor}, Entry{"wide", run_it, has_tensor},
+        Entry{"latent", run_it, has_tensor},  Entry{"visible", run_it, has_tensor},
+        Entry{"sliced", run_it, has_tensor},  Entry{"sliced", "flashomp_run_visible", has_tensor},
+        Entry{"hopper", run_it, has_hopper},  Entry{"hopper_wide", run_it, has_hopper}};
+    static std::array<std::once_flag, entries.size()> asked;
+    static std::array<RunPass, entries.size()> run{};
     const auto i = static_cast<std::size_t>(library);
-    constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0,
-                                  FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
-    std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
-    return run[i];
+    const Entry& entry = entries.at(i);
+    std::call_once(asked.at(i), [&] { run.at(i) = entry.is_built ? open(entry.name, entry.function) : nullptr; });
+    return run.at(i);
 }
 
 Ran run_in(Library library, const Call& call, Call* there)
 {
     const RunPass run = passes_of(library);
     return run != nullptr ? run(call, there) : Ran{};
+}
+
+/// That of 16 bits on tensor cores, for depths beyond 128.
+Library library_of(int depth)
+{
+    return depth > 256 ? Library::latent : Library::wide;
 }
 
 /// What libgomp drives NVIDIA's GPUs with lies beside this library in a Python wheel, where libgomp does not look.
@@ -74,7 +90,7 @@ bool has_tensor_machine(Element element, int depth)
     if (operands_of(element) == Operands::tf32) {
         return passes_of(Library::float32) != nullptr;
     }
-    return depth > 128 ? passes_of(Library::wide) != nullptr : has_gpu_code();
+    return depth > 128 ? passes_of(library_of(depth)) != nullptr : has_gpu_code();
 }
 
 Ran run_tensor(const Call& call, Call* there)
@@ -83,7 +99,7 @@ Ran run_tensor(const Call& call, Call* there)
         return run_in(Library::float32, call, there);
     }
     if (call.launch.depth > 128) {
-        return run_in(Library::wide, call, there);
+        return run_in(library_of(call.launch.depth), call, there);
     }
 #if FLASHOMP_HAS_TENSOR
     return call.launch.depth == 64 ? run_tensor_depth<Operands::bits16, 64>(call, there)
@@ -93,15 +109,31 @@ Ran run_tensor(const Call& call, Call* there)
 #endif
 }
 
-#if FLASHOMP_HAS_TENSOR // else both are here (launch_visible.cpp)
-bool has_visible_machine()
+#if FLASHOMP_HAS_TENSOR // else all are here (launch_visible.cpp, launch_sliced.cpp)
+bool has_plain_machine(int depth)
 {
-    return passes_of(Library::visible) != nullptr;
+    return depth <= most_plain_depth || passes_of(Library::sliced) != nullptr;
+}
+
+Ran run_sliced(const Call& call, Call* there)
+{
+    return run_in(Library::sliced, call, there);
+}
+
+bool has_visible_machine(int depth)
+{
+    return passes_of(depth > most_plain_depth ? Library::visible_sliced : Library::visible) != nullptr;
 }
 
 Ran run_visible(const Call& call, Call* there)
 {
-    return run_in(Library::visible, call, there);
+    return call.launch.depth > most_plain_depth ? run_visible_sliced(call, there)
+                                                : run_in(Library::visible, call, there);
+}
+
+Ran run_visible_sliced(const Call& call, Call* there)
+{
+    return run_in(Library::visible_sliced, call, there);
 }
 #endif
 

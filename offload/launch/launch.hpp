@@ -35,7 +35,7 @@ struct Launch {
     int crew_threads = 1;         ///< OpenMP threads of a team (warps on an NVIDIA GPU); 1 on the host
     std::int64_t crew_floats = 0; ///< memory of one crew
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
-    int depth = 0;                ///< tensor machine: head_dim and head_dim_v, rounded up to what it is compiled for
+    int depth = 0;                ///< GPU machines: head_dim and head_dim_v, rounded up to what they are compiled for
     int device = -1;              ///< OpenMP device of a target region; -1 the host
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
@@ -83,15 +83,27 @@ const std::vector<HostIsa>& host_isas();
 /// `best`, or where it has nothing for the element type the next after it.
 const HostIsa& isa_for(const HostIsa& best, Element element);
 
+/// The larger head dim of calls whose rows the plain machine takes into team memory; beyond it, it takes slices of them
+/// (plain/sliced_machine.hpp).
+inline constexpr int most_plain_depth = 256;
+
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host). In these
 /// functions `there` is the same call in the memory of that device.
 Ran run_plain(const Call& call, Call* there);
 
-/// Whether the plain machine whose sums leave out hidden pairs is there (plain/visible_machine.hpp). In builds with GPU
-/// code it is a library of its own, opened when somebody first asks.
-bool has_visible_machine();
+/// run_plain() for depths beyond most_plain_depth.
+Ran run_sliced(const Call& call, Call* there);
 
-/// A pass on it.
+/// Whether the plain machine is there for a depth (Launch). In builds with GPU code the sliced one is a library of its
+/// own, opened when somebody first asks.
+bool has_plain_machine(int depth);
+
+/// Whether the plain machine whose sums leave out hidden pairs is there for a depth (plain/visible_machine.hpp). In
+/// builds with GPU code it is a library of its own, opened when somebody first asks.
+bool has_visible_machine(int depth);
+
+/// A pass on it. run_visible_sliced() is for depths beyond most_plain_depth; run_visible() calls it.
+Ran run_visible_sliced(const Call& call, Call* there);
 Ran run_visible(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).

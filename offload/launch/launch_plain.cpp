@@ -1,6 +1,6 @@
 // The passes and the merge on the plain machine.
 #include "launch/plain_pass.hpp"
-#include "plain/plain_machine.hpp"
+#include "plain/sliced_machine.hpp"
 
 namespace flashomp::offload {
 
@@ -24,6 +24,9 @@ Ran run_plain(const Call& call, Call* there)
     if (call.params.cache.is_there()) {
         return call.params.is_modified ? run_pass<PlainMachine, Pass::forward, true, PagedKeys>(call.launch, there)
                                        : run_pass<PlainMachine, Pass::forward, false, PagedKeys>(call.launch, there);
+    }
+    if (call.launch.depth > most_plain_depth) {
+        return run_sliced(call, there);
     }
     Ran ran;
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
@@ -55,7 +58,9 @@ Ran run_merge(const MergeParams* there, std::int64_t units, int device)
 
 std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
 {
-    return crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    return head_dim > most_plain_depth || head_dim_v > most_plain_depth
+               ? crew_floats<SlicedMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v)
+               : crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
 }
 
 std::int64_t team_memory_floats()

@@ -11,7 +11,7 @@
 #if FLASHOMP_HOPPER
 #include "nvidia/paired_machine.hpp"
 #else
-#include "nvidia/tensor_machine.hpp"
+#include "nvidia/latent_machine.hpp"
 #include "nvidia/tf32_machine.hpp"
 #endif
 
@@ -41,7 +41,9 @@ using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Conf
 template <int depth, class Math, Pass pass, bool modified, int /*side*/>
 using ConfigOf = TileConfig<Shapes, depth, Math, pass, modified>;
 template <class Config>
-using MachineOf = std::conditional_t<operands == Operands::tf32, Tf32Machine<Config>, TensorMachine<Config>>;
+using MachineOf = std::conditional_t < operands == Operands::tf32,
+      Tf32Machine<Config>,
+      std::conditional_t<int{Config::depth_v}<int{Config::depth}, LatentMachine<Config>, TensorMachine<Config>>>;
 #endif
 template <int depth, class Math, Pass pass, bool modified, int side = 0>
 using Machine = MachineOf<ConfigOf<depth, Math, pass, modified, side>>;
@@ -105,6 +107,8 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
             backward_key_block<modified, KeySums::values>(values, params, work.item(item));
             OneMachine keys(memory);
             backward_key_block<modified, KeySums::keys>(keys, params, work.item(item));
+        } else if constexpr (value_depth(depth) < depth) {
+            latent_block<OneMachine, modified>(memory, params, work.item(item));
         } else {
             run_block<pass, modified>(OneMachine(memory), params, work.item(item));
         }

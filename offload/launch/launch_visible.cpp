@@ -26,14 +26,19 @@ extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Call& c
     return run(call, there);
 }
 #else
-bool has_visible_machine()
+bool has_plain_machine(int /*depth*/)
+{
+    return true;
+}
+
+bool has_visible_machine(int /*depth*/)
 {
     return true;
 }
 
 Ran run_visible(const Call& call, Call* there)
 {
-    return run(call, there);
+    return call.launch.depth > most_plain_depth ? run_visible_sliced(call, there) : run(call, there);
 }
 #endif
 

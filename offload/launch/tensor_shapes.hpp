@@ -32,15 +32,22 @@ struct TensorShape {
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
 
-/// A pass's shapes at the three depths that kernels are compiled for.
+/// A pass's shapes at the depths that kernels are compiled for. Most have none beyond 256.
 struct ShapesOfDepths {
-    TensorShape at_64{}, at_128{}, at_256{};
+    TensorShape at_64{}, at_128{}, at_256{}, at_576{};
 
     [[nodiscard]] constexpr TensorShape operator[](int depth) const
     {
-        return depth == 64 ? at_64 : depth == 128 ? at_128 : at_256;
+        return depth == 64 ? at_64 : depth == 128 ? at_128 : depth == 256 ? at_256 : at_576;
     }
 };
+
+/// Columns of values that a crew sums at a time: its accumulators. Beyond 256 they would take more registers than there
+/// are, and the crew goes over the keys once for every 256 columns (nvidia/latent_machine.hpp).
+constexpr int value_depth(int depth)
+{
+    return depth <= 256 ? depth : 256;
+}
 
 /// Bytes of team memory: streamed blocks, what is resident and not in registers, and two stages of the three row
 /// statistics that the dK/dV pass streams.
@@ -50,6 +57,9 @@ constexpr int tensor_bytes(const TensorShape& shape, Operands operands, Pass pas
     const int residents = pass == Pass::forward ? 1 : 2;
     const int in_memory = residents > shape.in_registers ? residents - shape.in_registers : 0;
     const int statistics = pass == Pass::backward_key ? 3 : 0;
+    if (value_depth(depth) < depth) { // one place for keys and one for values
+        return element_bytes * (shape.stream_rows * (depth + value_depth(depth)) + shape.resident_rows() * depth);
+    }
     return element_bytes * depth * (shape.places * shape.stream_rows + in_memory * shape.resident_rows()) +
            2 * 4 * shape.stream_rows * statistics;
 }
@@ -81,7 +91,7 @@ constexpr TensorShape tf32_shape(Pass pass, int depth)
     return shape;
 }
 
-/// depth: 64, 128 or 256; modified: Params::is_modified.
+/// depth: 64, 128, 256 or 576; modified: Params::is_modified.
 constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool /*modified*/)
 {
     if (operands == Operands::tf32) {
@@ -91,7 +101,9 @@ constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool
     if (pass == Pass::forward) {
         shapes = {.at_64 = {.fragments = 2, .stream_rows = 64, .warps = 4},
                   .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},
-                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2}};
+                  .at_256 = {.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2},
+                  // All of a row's 576 columns are in team memory, of keys and of queries.
+                  .at_576 = {.fragments = 1, .stream_rows = 16, .warps = 1, .in_registers = 0, .places = 2}};
     } else if (pass == Pass::backward_query) {
         shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 8},
                   .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 8},

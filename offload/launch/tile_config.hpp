@@ -12,6 +12,7 @@ struct TileConfig {
     using Math = M;
     enum : int { // not static members: g++ calls classes with those not mappable
         depth = head_depth,
+        depth_v = value_depth(head_depth),
         fragments = Shapes::of(pass, head_depth, is_modified).fragments,
         stream_rows = Shapes::of(pass, head_depth, is_modified).stream_rows,
         warps = Shapes::of(pass, head_depth, is_modified).warps,

@@ -61,9 +61,55 @@ FLASHOMP_INLINE bool in_chunks(const Rows& rows)
     return (start | bytes_of(rows.stride) | bytes_of(rows.depth)) % 16 == 0;
 }
 
-/// One thread's share of copying rows to a block, with cp.async where it can.
+/// copy_in() of one chunk that no 16-byte copy can read.
+template <class Block>
+FLASHOMP_INLINE void copy_elements(std::uint32_t block, const Rows& rows, const typename Block::Stored* source,
+                                   unsigned r, unsigned chunk)
+{
+    constexpr int size = Block::element_bytes;
+    FLASHOMP_UNROLL(1)
+    for (unsigned x = 0; x < 16 / size; ++x) {
+        const int column = static_cast<int>(16 / size * chunk + x);
+        const bool there = (static_cast<int>(r) < rows.count) & (column < rows.depth);
+        const std::uint32_t at = block + Block::offset(r, chunk) + size * x;
+        if constexpr (size == 4) {
+            ptx::copy_async_4(at, source + r * rows.stride + column, there ? 4 : 0);
+        } else {
+            ptx::store_shared_16(at, there ? source[r * rows.stride + column] : 0U);
+        }
+    }
+}
+
+/// copy_in() where the threads are not whole rows of chunks: they take the chunks as they come.
 template <class Block, int threads>
-FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thread)
+FLASHOMP_INLINE void copy_in_chunks(std::uint32_t block, const Rows& rows, unsigned thread)
+{
+    constexpr int in_chunk = 16 / Block::element_bytes;
+    constexpr unsigned chunks = Block::chunks;
+    constexpr int each = Block::rows * Block::chunks / threads;
+    static_assert(each * threads == Block::rows * Block::chunks);
+    using Stored = typename Block::Stored;
+    const Stored* const source = static_cast<const Stored*>(rows.data) + rows.offset;
+    const bool whole = in_chunks<Block::element_bytes>(rows);
+    const unsigned here = ptx::here(thread);
+    FLASHOMP_UNROLL(3)
+    for (int i = 0; i < each; ++i) {
+        const unsigned number = here + static_cast<unsigned>(i) * threads;
+        const unsigned r = number / chunks;
+        const unsigned chunk = number - r * chunks;
+        if (whole) {
+            const int reach = in_chunk * static_cast<int>(chunk) < rows.depth ? rows.count : 0;
+            const Stored* const from = source + static_cast<std::int64_t>(r) * rows.stride + in_chunk * chunk;
+            ptx::copy_async_16(block + Block::offset(r, chunk), from, static_cast<int>(r), reach);
+        } else {
+            copy_elements<Block>(block, rows, source, r, chunk);
+        }
+    }
+}
+
+/// copy_in() where they are: each thread has one column of chunks.
+template <class Block, int threads>
+FLASHOMP_INLINE void copy_in_columns(std::uint32_t block, const Rows& rows, unsigned thread)
 {
     constexpr int size = Block::element_bytes;
     constexpr int in_chunk = 16 / size;
@@ -93,18 +139,18 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thr
     }
     FLASHOMP_UNROLL(1)
     for (int i = 0; i < each; ++i) { // rows that no 16-byte copy can read
-        const unsigned r = first + static_cast<unsigned>(i) * apart;
-        FLASHOMP_UNROLL(1)
-        for (unsigned x = 0; x < in_chunk; ++x) {
-            const int column = static_cast<int>(in_chunk * chunk + x);
-            const bool there = (static_cast<int>(r) < rows.count) & (column < rows.depth);
-            const std::uint32_t at = block + Block::offset(r, chunk) + size * x;
-            if constexpr (size == 4) {
-                ptx::copy_async_4(at, source + r * rows.stride + column, there ? 4 : 0);
-            } else {
-                ptx::store_shared_16(at, there ? source[r * rows.stride + column] : 0U);
-            }
-        }
+        copy_elements<Block>(block, rows, source, first + static_cast<unsigned>(i) * apart, chunk);
+    }
+}
+
+/// One thread's share of copying rows to a block, with cp.async where it can.
+template <class Block, int threads>
+FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thread)
+{
+    if constexpr (threads % Block::chunks == 0) {
+        copy_in_columns<Block, threads>(block, rows, thread);
+    } else {
+        copy_in_chunks<Block, threads>(block, rows, thread);
     }
 }
 

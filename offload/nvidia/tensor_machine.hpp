@@ -13,12 +13,12 @@ template <class Config>
 class TensorMachine : public TwoStages<TensorTile<Config>> {
     using Machine = TwoStages<TensorTile<Config>>;
     using Tile = TensorTile<Config>;
-    using Tile::columns, Tile::depth, Tile::fragments;
+    using Tile::columns, Tile::depth, Tile::depth_v, Tile::fragments;
 
 public:
     using Machine::load;
     using typename Machine::Accumulator, typename Tile::Block, typename Tile::Math, typename Tile::Resident,
-        typename Tile::Scores, typename Tile::Stats, typename Tile::StreamBlock;
+        typename Tile::Scores, typename Tile::Stats, typename Tile::StreamBlock, typename Tile::ValueBlock;
 
     FLASHOMP_INLINE explicit TensorMachine(const void* team_memory) : Machine(team_memory) {}
 
@@ -72,9 +72,9 @@ public:
                 left[m] = Tile::rounded(s, m, k);
             }
             FLASHOMP_UNROLL(64)
-            for (int n = 0; n < depth / 16; ++n) {
+            for (int n = 0; n < depth_v / 16; ++n) {
                 const ptx::Four right = ptx::load_matrices_transposed(
-                    base + Block::pair_offset(2 * n, this->lane() / 16, this->lane()) + k * 16 * 128);
+                    base + ValueBlock::pair_offset(2 * n, this->lane() / 16, this->lane()) + k * 16 * 128);
                 FLASHOMP_UNROLL(8)
                 for (int m = 0; m < fragments; ++m) {
                     Math::multiply_add(a.c[m][2 * n], left[m], right.x[0], right.x[1]);

@@ -15,9 +15,10 @@ class TensorTile : public WarpTile<Config, Panels> {
     using Tile = WarpTile<Config, Panels>;
 
 public:
-    using Tile::columns, Tile::depth, Tile::fragments, Tile::row_slots, Tile::rows_in_warp, Tile::steps, Tile::threads;
+    using Tile::columns, Tile::depth, Tile::depth_v, Tile::fragments, Tile::row_slots, Tile::rows_in_warp, Tile::steps,
+        Tile::threads;
     using typename Tile::Math, typename Tile::Piece, typename Tile::Resident, typename Tile::Row, typename Tile::Stats,
-        typename Tile::WarpAccumulator;
+        typename Tile::ValuePiece, typename Tile::WarpAccumulator;
     struct Scores : Tile::Scores {
         ptx::Four p[fragments][columns / 16]; ///< instead, rounded: what exp_sum() left
         bool is_rounded;                      ///< a constant once all is inlined
@@ -119,17 +120,17 @@ protected:
             const Row r{this->row_index(slot), slot};
             const float by = r.index < rows.count ? f(r) : 0.0F;
             const std::uint32_t base =
-                this->memory_ + this->row_offset(static_cast<unsigned>(r.index)) + 4 * (this->lane() % 4);
+                this->memory_ + this->result_offset(static_cast<unsigned>(r.index)) + 4 * (this->lane() % 4);
             FLASHOMP_UNROLL(64)
-            for (int n = 0; n < depth / 8; ++n) {
+            for (int n = 0; n < depth_v / 8; ++n) {
                 const float* const pair = &c.c[slot / 2][n][slot % 2 * 2];
-                ptx::store_shared_32(base + Piece::panel(n) + ((n % 8) ^ (this->lane() / 4)) * 16,
+                ptx::store_shared_32(base + ValuePiece::panel(n) + ((n % 8) ^ (this->lane() / 4)) * 16,
                                      Math::pack(pair[0] * by, pair[1] * by));
             }
         }
         ptx::barrier<threads>();
         auto* const target = static_cast<std::uint16_t*>(rows.data) + rows.offset;
-        constexpr int chunks = Piece::chunks;
+        constexpr int chunks = ValuePiece::chunks;
         const unsigned chunk = this->thread() % chunks;
         const int column = static_cast<int>(8 * chunk);
         const bool whole = in_chunks<2>(rows);
@@ -137,7 +138,7 @@ protected:
         FLASHOMP_UNROLL(1)
         for (unsigned r = this->thread() / chunks; static_cast<int>(r) < rows.count; r += threads / chunks) {
             const std::uint32_t from =
-                this->memory_ + this->row_offset(r) + Piece::panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
+                this->memory_ + this->result_offset(r) + ValuePiece::panel(chunk) + ((chunk % 8) ^ (r % 8)) * 16;
             check.see(Math::is_bfloat16, ptx::load_shared_128(from));
             std::uint16_t* const to = target + r * rows.stride;
             const int end = rows.depth < column + 8 ? rows.depth : column + 8;
@@ -173,7 +174,7 @@ private:
             if (r.index < rows.count) {
                 const float by = f(r);
                 FLASHOMP_UNROLL(64)
-                for (int n = 0; n < depth / 8; ++n) {
+                for (int n = 0; n < depth_v / 8; ++n) {
                     const int x = 8 * n + 2 * t;
                     if (x < rows.depth) {
                         const float* const pair = &c.c[slot / 2][n][slot % 2 * 2];

@@ -14,7 +14,7 @@ namespace flashomp::offload {
 template <class Tile>
 class TwoStages : public Tile {
 public:
-    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::in_turns, Tile::threads;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::depth_v, Tile::fragments, Tile::in_turns, Tile::threads;
     using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
         typename Tile::StreamBlock;
     using Accumulator = typename Tile::WarpAccumulator;
@@ -107,7 +107,7 @@ protected:
         FLASHOMP_UNROLL(8)
         for (int m = 0; m < fragments; ++m) {
             FLASHOMP_UNROLL(64)
-            for (int n = 0; n < depth / 8; ++n) {
+            for (int n = 0; n < depth_v / 8; ++n) {
                 FLASHOMP_UNROLL(4)
                 for (int e = 0; e < 4; ++e) {
                     a.c[m][n][e] *= factor.v[2 * m + e / 2];

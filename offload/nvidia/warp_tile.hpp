@@ -15,18 +15,19 @@
 
 namespace flashomp::offload {
 
-/// Config: Math (a type of nvidia/warp_products.hpp), depth (64, 128 or 256: head_dim and head_dim_v rounded up),
-/// fragments, stream_rows, warps, in_registers: how many of the resident blocks (at most two) the registers hold,
-/// places: how many streamed blocks team memory holds, refetch: whether they are too few for the parameters, and
-/// modified: whether scores are more than scaled dot products. What is done to each modified score is so much that its
-/// code, written out for every register, would take the driver minutes to compile. Layout: how a block of so many rows
-/// and so much depth lies in team memory.
+/// Config: Math (a type of nvidia/warp_products.hpp), depth (64, 128, 256 or 576: head_dim and head_dim_v rounded up),
+/// depth_v: columns of an accumulator, fewer than that only on the LatentMachine, fragments, stream_rows, warps,
+/// in_registers: how many of the resident blocks (at most two) the registers hold, places: how many streamed blocks
+/// team memory holds, refetch: whether they are too few for the parameters, and modified: whether scores are more than
+/// scaled dot products. What is done to each modified score is so much that its code, written out for every register,
+/// would take the driver minutes to compile. Layout: how a block of so many rows and so much depth lies in team memory.
 template <class Config, template <int, int> class Layout>
 class WarpTile {
 public:
     using Math = typename Config::Math;
     enum : int { // not static members: g++ calls classes with those not mappable
         depth = Config::depth,
+        depth_v = Config::depth_v,
         fragments = Config::fragments,
         warps = Config::warps,
         threads = 32 * Config::warps,
@@ -41,9 +42,12 @@ public:
     };
     using Block = Layout<columns, depth>; ///< a streamed block
     using Piece = Layout<piece_rows, depth>;
+    using ValueBlock = Layout<columns, depth_v>;
+    using ValuePiece = Layout<piece_rows, depth_v>; ///< of results
     enum : int {
         block_bytes = Block::bytes,
-        streams_bytes = int{Config::places} * Block::bytes,
+        streams_bytes =
+            int{depth_v} < int{depth} ? int{Block::bytes} + int{ValueBlock::bytes} : int{Config::places} * Block::bytes,
         piece_bytes = Piece::bytes,
         resident_bytes = rows_in_crew / piece_rows * piece_bytes,
         steps = int{Block::element_bytes} * Config::depth / 32, ///< of a product along the depth: 32 bytes each
@@ -70,7 +74,7 @@ public:
         float s[fragments][columns / 8][4];
     };
     struct WarpAccumulator {
-        float c[fragments][depth / 8][4];
+        float c[fragments][depth_v / 8][4];
     };
     struct Stats {
         float* v;
@@ -318,10 +322,14 @@ protected:
         return static_cast<int>(warp_ * rows_in_warp + lane_ / 4) + 8 * slot;
     }
 
-    /// Byte offset of resident row r, in pieces.
+    /// Byte offset of resident row r, in pieces; and of a row of results.
     static constexpr std::uint32_t row_offset(unsigned r)
     {
         return r / piece_rows * piece_bytes + r % piece_rows * Piece::row_bytes;
+    }
+    static constexpr std::uint32_t result_offset(unsigned r)
+    {
+        return r / piece_rows * ValuePiece::bytes + r % piece_rows * ValuePiece::row_bytes;
     }
 
     /// s = 2^((s - base)·by); sum += Σ s.

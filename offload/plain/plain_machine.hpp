@@ -344,12 +344,20 @@ public:
         }
     }
 
+    /// Calls f(value), where value(c, x) is element x of streamed row c.
+    template <class F>
+    FLASHOMP_INLINE void with_values(const Stream& stream, F f)
+    {
+        const float* const data = stream.data;
+        const int stride = stream.stride;
+        f([=](int c, int x) FLASHOMP_LAMBDA { return data[c * stride + x]; });
+    }
+
     FLASHOMP_INLINE void sync() { team_barrier(crew_threads_); }
 
 protected:
     [[nodiscard]] FLASHOMP_INLINE int all_rows() const { return resident_rows_; }
 
-private:
     FLASHOMP_INLINE float* take(std::int64_t floats)
     {
         float* block = next_;
@@ -357,6 +365,7 @@ private:
         return block;
     }
 
+private:
     /// f(r, c) for every element of a score tile, by the thread that owns it in multiply.
     template <class F>
     FLASHOMP_INLINE void for_micro_tiles(F f)

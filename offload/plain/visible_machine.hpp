@@ -3,29 +3,33 @@
 // (nonfinite.hpp).
 #pragma once
 
-#include "plain/plain_machine.hpp"
+#include "plain/sliced_machine.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-class VisibleMachine : public PlainMachine {
+/// Plain: PlainMachine or SlicedMachine.
+template <class Plain>
+class VisibleOn : public Plain {
 public:
     enum : int { leaves_out_hidden = 1 };
 
-    using PlainMachine::PlainMachine;
+    using typename Plain::Accumulator, typename Plain::Scores, typename Plain::Stats, typename Plain::Stream;
+
+    using Plain::Plain;
 
     /// Marks the elements (r, c) of a tile for which is_visible(r, c) does not hold. Between syncs.
     template <class F>
     FLASHOMP_INLINE void keep(Scores& s, F is_visible)
     {
-        map(s, [=](float x, int r, int c) FLASHOMP_LAMBDA { return is_visible(r, c) ? x : float_of(hidden); });
+        this->map(s, [=](float x, int r, int c) FLASHOMP_LAMBDA { return is_visible(r, c) ? x : float_of(hidden); });
     }
 
     FLASHOMP_INLINE void row_sum(const Scores& s, const Stats& sum)
     {
         const Scores tile = s;
-        for_rows(all_rows(), [=](int r) FLASHOMP_LAMBDA {
+        this->for_rows(this->all_rows(), [=](int r) FLASHOMP_LAMBDA {
             float total = sum[r];
             for (int c = 0; c < tile.count; ++c) {
                 const float x = tile.at(r, c);
@@ -53,21 +57,40 @@ private:
     FLASHOMP_INLINE void sum_visible(const Accumulator& a, const Scores& s, const Stream& stream, F factor)
     {
         const Accumulator target = a;
+        const Scores scores = s;
+        const int rows = this->all_rows();
+        this->with_values(stream,
+                          [=](auto value) FLASHOMP_LAMBDA { add_visible(target, scores, rows, value, factor); });
+    }
+
+    template <class V, class F>
+    static FLASHOMP_INLINE void add_visible(const Accumulator& target, const Scores& s, int rows, const V& value,
+                                            F factor)
+    {
         const float* const left = s.data;
-        const float* const right = stream.data;
-        const int lds = s.stride, ldb = stream.stride, count = s.count, width = padded(a.depth);
-        FLASHOMP_FOR_CREW (item, all_rows() * width) {
+        const int lds = s.stride, count = s.count, width = Plain::padded(target.depth);
+        FLASHOMP_FOR_CREW (item, rows * width) {
             const int r = item / width;
             const int x = item % width;
             float sum = 0.0F;
             for (int c = 0; c < count; ++c) {
                 const float weight = left[c * lds + r];
-                sum += bits_of(weight) == hidden ? 0.0F : weight * right[c * ldb + x];
+                sum += bits_of(weight) == hidden ? 0.0F : weight * value(c, x);
             }
             float& total = target.data[r * target.stride + x];
             total = total * factor(r) + sum;
         }
     }
+};
+
+class VisibleMachine : public VisibleOn<PlainMachine> {
+public:
+    using VisibleOn::VisibleOn;
+};
+
+class VisibleSlicedMachine : public VisibleOn<SlicedMachine> {
+public:
+    using VisibleOn::VisibleOn;
 };
 
 } // namespace flashomp::offload

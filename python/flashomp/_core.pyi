@@ -4,6 +4,8 @@ from typing import Any, Mapping
 
 __version__: str
 build_info: dict[str, str]
+most_head_dim: int
+most_head_dim_v: int
 jax_handlers: dict[str, object]
 for_tests: Any
 

@@ -88,7 +88,7 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     [batch, queries, heads_q, head_dim_v]. attention_mask: what mask() made, or an additive mask of four axes; without
     one the layer's is_causal counts.
     s_aux: the sinks of gpt-oss, [heads_q]. position_bias: T5's, added to the scores.
-    Raises flashomp.Error (a ValueError) for what flashomp does not have: paged caches, head_dim beyond 256.
+    Raises flashomp.Error (a ValueError) for what flashomp does not have: paged caches, head_dim beyond 576, or 512 of values.
     """
     if others.get("cache") is not None:
         raise _core.Error("cache was given, but attn_implementation flashomp has no paged caches; allowed are the other "

@@ -1,6 +1,7 @@
 // flashomp._core: the library's calls for the Python package, which gives them their names, defaults and documentation.
 #include "calls.hpp"
 
+#include <flashomp/attention.hpp>
 #include <flashomp/error.hpp>
 #include <flashomp/version.hpp>
 
@@ -29,6 +30,8 @@ NB_MODULE(_core, module)
     build["offload"] = flashomp::build_info().offload;
     build["backends"] = flashomp::build_info().backends;
     module.attr("build_info") = build;
+    module.attr("most_head_dim") = flashomp::most_head_dim;
+    module.attr("most_head_dim_v") = flashomp::most_head_dim_v;
     flashomp::python::bind_calls(module);
     flashomp::python::bind_jax_calls(module);
     flashomp::python::bind_plain_call(module);

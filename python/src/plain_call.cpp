@@ -2,6 +2,7 @@
 // the looking takes longer than attention does when a token is decoded.
 #include "calls.hpp"
 
+#include <flashomp/attention.hpp>
 #include <flashomp/error.hpp>
 
 #include <array>
@@ -29,8 +30,8 @@ bool requires_gradient(nb::handle tensor)
     return nb::steal(PyObject_GetAttr(tensor.ptr(), name)).ptr() != Py_False;
 }
 
-/// A dense tensor of four axes in host memory, or nothing.
-std::optional<TensorArgument> read_plain(const char* name, nb::handle object, bool grad_enabled)
+/// A dense tensor of four axes in host memory, the last one of at most `most`, or nothing.
+std::optional<TensorArgument> read_plain(const char* name, nb::handle object, std::int64_t most, bool grad_enabled)
 {
     if (!is_plain_tensor(object) || (grad_enabled && requires_gradient(object))) {
         return {};
@@ -40,7 +41,7 @@ std::optional<TensorArgument> read_plain(const char* name, nb::handle object, bo
         const TensorView& view = tensor.view();
         const bool fits =
             view.rank == 4 && view.memory == Memory::host && view.strides[3] == 1 && view.shape[3] >= 1 &&
-            view.shape[3] <= 256 &&
+            view.shape[3] <= most &&
             (view.dtype == DType::float32 || view.dtype == DType::bfloat16 || view.dtype == DType::float16);
         return fits ? std::optional(std::move(tensor)) : std::nullopt;
     } catch (const Error&) {
@@ -62,9 +63,9 @@ bool fit_together(const TensorView& q, const TensorView& k, const TensorView& v,
 nb::object plain_attention(nb::handle q_, nb::handle k_, nb::handle v_, std::optional<double> scale, bool is_causal,
                            bool enable_gqa, bool grad_enabled, int threads)
 {
-    const auto q = read_plain("query", q_, grad_enabled);
-    const auto k = q ? read_plain("key", k_, grad_enabled) : std::nullopt;
-    const auto v = k ? read_plain("value", v_, grad_enabled) : std::nullopt;
+    const auto q = read_plain("query", q_, most_head_dim, grad_enabled);
+    const auto k = q ? read_plain("key", k_, most_head_dim, grad_enabled) : std::nullopt;
+    const auto v = k ? read_plain("value", v_, most_head_dim_v, grad_enabled) : std::nullopt;
     const double size = scale ? std::abs(*scale) : 1.0;
     if (!v || !fit_together(q->view(), k->view(), v->view(), enable_gqa) ||
         !(size == 0.0 || (size >= 1.2e-38 && size <= 2.35e38))) {

@@ -185,7 +185,7 @@ def test_shapes_are_known_before_anything_runs():
 
 
 @pytest.mark.parametrize("rows, columns, heads, heads_kv, depth, depth_v", [
-    (1, 1, 1, 1, 1, 1), (1, 129, 6, 2, 80, 40), (65, 7, 5, 1, 3, 256), (0, 5, 2, 2, 8, 8), (5, 0, 2, 2, 8, 8)])
+    (1, 1, 1, 1, 1, 1), (1, 129, 6, 2, 80, 40), (65, 7, 5, 1, 3, 256), (9, 33, 4, 2, 576, 512), (0, 5, 2, 2, 8, 8), (5, 0, 2, 2, 8, 8)])
 def test_odd_sizes(rows, columns, heads, heads_kv, depth, depth_v, rng):
     q, k, v, dout = arrays(rng, batch=3, rows=rows, columns=columns, heads=heads, heads_kv=heads_kv, depth=depth,
                            depth_v=depth_v)

@@ -81,6 +81,22 @@ def test_shapes(name, is_causal):
     compare(make(*q), make(*k), make(*k[:-1], 6), is_causal=is_causal)
 
 
+@pytest.mark.parametrize("depth, depth_v", [(288, 288), (300, 260), (512, 512), (576, 512), (40, 512)])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_wide_heads(depth, depth_v, rows):
+    q, k, v = make(2, 4, rows, depth), make(2, 4, 37, depth), make(2, 4, 37, depth_v)
+    compare(q, k, v)
+    compare(q, k, v, is_causal=True)
+
+
+def test_values_may_be_columns_of_the_keys():
+    q, latent = make(2, 128, 1, 576).bfloat16(), make(2, 1, 90, 576).bfloat16()
+    o = sdpa(q, latent, latent[..., :512], enable_gqa=True)
+    assert torch.equal(o, sdpa(q, latent, latent[..., :512].clone(), enable_gqa=True))
+    expected = pytorch_sdpa(q.double(), latent.double(), latent[..., :512].double(), enable_gqa=True)
+    torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["four axes", "three axes", "two axes", "five axes", "one head of keys"])
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks_of_every_shape(name, kind):
@@ -221,7 +237,8 @@ def test_the_negative_bit():
 
 BAD = {
     "float64": lambda q: (q.double(),) * 3,
-    "head_dim 300": lambda q: (make(1, 1, 4, 300),) * 3,
+    "head_dim 577": lambda q: (make(1, 1, 4, 577), make(1, 1, 4, 577), make(1, 1, 4, 8)),
+    "head_dim 513 of values": lambda q: (make(1, 1, 4, 520),) * 2 + (make(1, 1, 4, 513),),
     "integers": lambda q: (q.int(),) * 3,
     "mask of integers": lambda q: (q, q, q, torch.zeros(5, 5, dtype=torch.int32)),
     "mask that does not fit": lambda q: (q, q, q, torch.zeros(4, 4)),

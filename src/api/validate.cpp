@@ -13,8 +13,6 @@ namespace flashomp {
 
 namespace {
 
-constexpr std::int64_t most_head_dim = 256;
-
 std::string_view axes_text(bool packed)
 {
     return packed ? "[total, heads, head_dim]" : "[batch, seqlen, heads, head_dim]";
@@ -55,6 +53,13 @@ void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool 
     }
 }
 
+void check_head_dim(const char* name, std::int64_t dim, std::int64_t most)
+{
+    if (dim < 1 || dim > most) {
+        throw Error(fmt::format("{} has head_dim {}; it must be 1 to {}.", name, dim, most));
+    }
+}
+
 void check_matches(const char* name, const ConstTensorView& view, const char* like, const ConstTensorView& expected)
 {
     check_tensor(name, view, expected.dtype, expected.rank, expected.shape, like);
@@ -85,11 +90,8 @@ void check_common(Problem& problem)
     problem.heads_kv = from_back(k, 2);
     problem.head_dim = from_back(q, 1);
     problem.head_dim_v = from_back(v, 1);
-    for (const auto& [name, dim] : {std::pair{"q", problem.head_dim}, std::pair{"v", problem.head_dim_v}}) {
-        if (dim < 1 || dim > most_head_dim) {
-            throw Error(fmt::format("{} has head_dim {}; it must be 1 to {}.", name, dim, most_head_dim));
-        }
-    }
+    check_head_dim("q", problem.head_dim, most_head_dim);
+    check_head_dim("v", problem.head_dim_v, most_head_dim_v);
     if (from_back(k, 1) != problem.head_dim) {
         throw Error(
             fmt::format("k has head_dim {} but q has {}; they must be equal.", from_back(k, 1), problem.head_dim));

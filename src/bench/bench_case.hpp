@@ -99,6 +99,9 @@ public:
 private:
     using Tensor = std::unique_ptr<PlacedTensor>;
 
+    /// v: a tensor of its own, or columns of the keys.
+    [[nodiscard]] ConstTensorView values(ConstTensorView keys, const TensorView& own) const;
+
     [[nodiscard]] io::Shape rows_shape(bool keys, std::int64_t heads, std::int64_t depth) const;
 
     cost::Shape shape_;

@@ -80,6 +80,23 @@ std::vector<Shape> cache()
     return shapes;
 }
 
+/// DeepSeek's multi-head latent attention as it decodes: 128 query heads on one latent row a key, whose first 512 of
+/// 576 columns are its value, too.
+std::vector<Shape> mla()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t batch : {1, 16, 64}) {
+        for (std::int64_t n = 1024; n <= 16384; n *= 2) {
+            Shape shape = square(batch, 128, 1, n, 576, false);
+            shape.seqlen_q = 1;
+            shape.head_dim_v = 512;
+            shape.latent = true;
+            shapes.push_back(shape);
+        }
+    }
+    return shapes;
+}
+
 /// Eight packed sequences whose lengths climb to N.
 std::vector<Shape> varlen()
 {
@@ -119,6 +136,7 @@ const std::vector<Suite>& suites()
         {"repro", "batch 4, 16 heads of 64, MHA and MQA, beside standard attention", true, repro()},
         {"decode", "one query against 1024 to 65536 keys, 32 heads on 8", false, decode()},
         {"cache", "one query each of 1 to 64 sequences, from tensors and from pages of 1 to 256 rows", false, cache()},
+        {"mla", "one query against 1024 to 16384 latent rows, 128 heads on 1, head dims 576 and 512", false, mla()},
         {"varlen", "eight packed sequences", false, varlen()},
         {"models", "layers of models of 2024 to 2026: prefill, decoding and training steps", false, models()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},

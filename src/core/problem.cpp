@@ -30,7 +30,12 @@ void Problem::take_addresses(const Problem& other)
 int Problem::kernel_depth() const
 {
     const std::int64_t largest = std::max(head_dim, head_dim_v);
-    return largest <= 64 ? 64 : (largest <= 128 ? 128 : 256);
+    for (const int depth : {64, 128, 256}) {
+        if (largest <= depth) {
+            return depth;
+        }
+    }
+    return static_cast<int>(most_head_dim);
 }
 
 double Problem::scale() const

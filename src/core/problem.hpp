@@ -14,8 +14,8 @@ struct Problem {
     std::int64_t heads_kv = 0;   ///< divides heads_q
     std::int64_t seqlen_q = 0;   ///< Nq; with packed sequences, the longest
     std::int64_t seqlen_k = 0;   ///< Nk; with packed sequences, the longest
-    std::int64_t head_dim = 0;   ///< 1..256
-    std::int64_t head_dim_v = 0; ///< 1..256
+    std::int64_t head_dim = 0;   ///< 1..most_head_dim
+    std::int64_t head_dim_v = 0; ///< 1..most_head_dim_v
     DType dtype = DType::float32;
 
     /// As the caller gave them, but for what layers below change on the way: machine and tiling from a tuning table, no
@@ -39,7 +39,7 @@ struct Problem {
     bool has_large_lse = false; ///< backward in float32: some |LSE| is so large that its rounding shows
     bool is_tuned = false;      ///< options have their machine and tiling from a tuning table instead
 
-    /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128 or 256.
+    /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128, 256 or most_head_dim.
     [[nodiscard]] int kernel_depth() const;
 
     /// What multiplies q·k: options.scale, or its default.

@@ -4,6 +4,7 @@
 #include "registry.hpp"
 
 #include "launch/tensor_shapes.hpp"
+#include "plain/slices.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -87,7 +88,10 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     }
     const std::int64_t depth = forward.launch.depth;
     const std::int64_t d = own.depth > 0 ? own.depth : (tensor_cores ? depth : problem.head_dim);
-    const std::int64_t dv = own.depth_v > 0 ? own.depth_v : (tensor_cores ? depth : problem.head_dim_v);
+    // Beyond their own depths: a part of v's columns at a time, one place for each block, and Q in memory.
+    const bool is_in_parts = forward.machine == Machine::tensor && offload::value_depth(forward.launch.depth) < depth;
+    const std::int64_t depth_v = is_in_parts ? offload::value_depth(forward.launch.depth) : depth;
+    const std::int64_t dv = own.depth_v > 0 ? own.depth_v : (tensor_cores ? depth_v : problem.head_dim_v);
     // A CPU's matrix instructions take numbers as one, two or three bfloat16 terms; there is room for a streamed block
     // packed as either operand, and for packed scores.
     const bool in_terms = forward.machine == Machine::host && forward.isa->products != nullptr;
@@ -96,7 +100,7 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     const std::int64_t element = in_terms ? 2 * terms : (is_float8 ? 1 : (tensor_cores && !is_float32 ? 2 : 4));
     const std::int64_t operands = in_terms ? 2 : 1;
     // Blocks on their way to the chip have a place there too.
-    std::int64_t stages_k = tensor_cores ? 2 : 1;
+    std::int64_t stages_k = tensor_cores && !is_in_parts ? 2 : 1;
     std::int64_t stages_v = stages_k;
     if (own.stages > 0) {
         stages_k = stages_v = own.stages;
@@ -107,15 +111,20 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
         stages_v = shape.sums_lead > 0 ? shape.sums_lead + 1 : stages_k + (shape.defers ? 1 : 0);
     }
     constexpr std::int64_t accumulator = 4;
+    constexpr std::int64_t slice_columns = offload::plain_slice;
     constexpr std::int64_t statistics = 4; // sum, base, limit, correction
     TileBudget budget;
-    budget.q = rows * d * element;
-    budget.k = stages_k * columns * d * element * operands;
-    budget.v = stages_v * columns * dv * element * operands;
+    // The plain machine has slices of rows that are too long for it.
+    const bool is_sliced = forward.machine == Machine::plain && depth > offload::most_plain_depth;
+    const auto held = [&](std::int64_t width) { return is_sliced ? std::min(width, slice_columns) : width; };
+    budget.q = rows * held(d) * element;
+    budget.k = stages_k * columns * held(d) * element * operands;
+    budget.v = stages_v * columns * held(dv) * element * operands;
     budget.scores = rows * columns * (accumulator + (in_terms ? element : 0));
     budget.o = rows * dv * accumulator;
     budget.statistics = statistics * rows * accumulator;
-    budget.in_registers = tensor_cores ? (is_float32 ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
+    budget.in_registers =
+        tensor_cores ? (is_float32 || is_in_parts ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;
     return budget;
 }

@@ -103,6 +103,7 @@ std::string Shape::name() const
     text += heads_kv == heads_q ? "" : fmt::format("kv{}", heads_kv);
     text += seqlen_q == seqlen_k ? fmt::format("_n{}", seqlen_q) : fmt::format("_n{}x{}", seqlen_q, seqlen_k);
     text += head_dim == head_dim_v ? fmt::format("_d{}", head_dim) : fmt::format("_d{}v{}", head_dim, head_dim_v);
+    text += latent ? "_latent" : "";
     text += causal == Causal::none ? "" : causal == Causal::top_left ? "_topleft" : "_causal";
     if (window != Window{}) {
         text += "_window" + (window.left >= 0 ? std::to_string(window.left) : "");
@@ -165,6 +166,7 @@ Shape parse_shape(const std::string& text)
     s.seqlen_k = words.starts_with("x") ? words.number_after("x") : s.seqlen_q;
     s.head_dim = words.number_after("_d");
     s.head_dim_v = words.starts_with("v") ? words.number_after("v") : s.head_dim;
+    s.latent = words.take("_latent");
     if (words.take("_causal")) {
         s.causal = Causal::bottom_right;
     } else if (words.take("_topleft")) {
@@ -188,8 +190,9 @@ Shape parse_shape(const std::string& text)
             text, "allowed are a batch and sequence lengths of 1 to 2^30");
     require(s.heads_kv >= 1 && s.heads_q <= (1 << 20) && s.heads_q >= 1 && s.heads_q % s.heads_kv == 0, text,
             "allowed are 1 to 2^20 heads, those of queries a multiple of those of keys");
-    require(s.head_dim >= 1 && s.head_dim <= 256 && s.head_dim_v >= 1 && s.head_dim_v <= 256, text,
-            "allowed are head dims of 1 to 256");
+    require(s.head_dim >= 1 && s.head_dim <= most_head_dim && s.head_dim_v >= 1 && s.head_dim_v <= most_head_dim_v,
+            text, fmt::format("allowed are head dims of 1 to {}, those of v to {}", most_head_dim, most_head_dim_v));
+    require(!s.latent || s.head_dim_v <= s.head_dim, text, "with _latent, v is at most as wide as k");
     require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
     require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
@@ -278,12 +281,15 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
         p.v = cache(s.head_dim_v);
         p.options.block_table = TensorView::contiguous(nullptr, DType::int32, {s.batch, pages});
     }
+    if (s.latent) { // its columns
+        p.v.strides = p.k.strides;
+    }
     p.o = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim_v);
     if (backward) {
         p.dout = p.o;
         p.dq = as_result(p.q);
         p.dk = as_result(p.k);
-        p.dv = as_result(p.v);
+        p.dv = as_result(view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v));
     }
     p.lse = s.packed ? TensorView::contiguous(nullptr, DType::float32, {s.heads_q, p.starts_q.back()})
                      : TensorView::contiguous(nullptr, DType::float32, {s.batch, s.heads_q, s.seqlen_q});

@@ -18,6 +18,7 @@ struct Shape {
     Window window = {};
     std::int64_t softcap = 0; ///< 0 is off
     bool sink = false;        ///< an extra logit for each head in the denominator
+    bool latent = false;      ///< v is a view of k's first head_dim_v columns: multi-head latent attention
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     std::int64_t page_size = 0; ///< of a cache whose pages k and v are, forward alone; 0: they are tensors
@@ -48,8 +49,8 @@ struct Sequences {
 
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
-    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_window[LEFT][xRIGHT]]"
-    "[_softcapC][_sink][_varlen|_pageSIZE], such as "
+    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]"
+    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_varlen|_pageSIZE], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.

@@ -90,7 +90,7 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     const auto heads_kv = static_cast<double>(shape.heads_kv);
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
-    const double inputs = element * (heads_q * seen_q * d + heads_kv * seen_k * (d + dv));
+    const double inputs = element * (heads_q * seen_q * d + heads_kv * seen_k * (shape.latent ? d : d + dv));
     if (!backward) {
         return {inputs, heads_q * rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
@@ -108,8 +108,9 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     const auto heads_kv = static_cast<double>(problem.heads_kv);
     switch (pass.launch.pass) {
     case Pass::forward:
-        // Q stays, K and V stream past; O and LSE.
-        return {heads_q * (rows.resident * element * d + rows.streamed * element * (d + dv)),
+        // Q stays, K and V stream past; O and LSE. Where a tensor-core kernel takes V in parts, Q and K come with each.
+        return {heads_q *
+                    (pass.value_parts * (rows.resident + rows.streamed) * element * d + rows.streamed * element * dv),
                 heads_q * rows.resident * (output_element_bytes(problem.dtype) * dv + statistic)};
     case Pass::backward_query:
         // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.

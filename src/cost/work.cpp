@@ -54,8 +54,8 @@ double pass_flops(const Shape& shape, const PassPlan& pass)
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
     switch (pass.launch.pass) {
-    case offload::Pass::forward: // S, O
-        return once * (d + dv);
+    case offload::Pass::forward: // S for each part of O's columns, O
+        return once * (pass.value_parts * d + dv);
     case offload::Pass::backward_query: // S, dP, dQ
         return once * (2 * d + dv);
     case offload::Pass::backward_key: // S, dP, dV, dK; apart: S, dV and then S, dP, dK

@@ -9,6 +9,7 @@
 #include "flashomp/error.hpp"
 
 #include <cstddef>
+#include <fmt/format.h>
 
 namespace flashomp {
 
@@ -57,10 +58,12 @@ offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& h
 
 offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads)
 {
-    if (!offload::has_visible_machine()) {
+    const int depth = plan.passes.front().launch.depth;
+    if (!offload::has_visible_machine(depth)) {
         throw RunFailure(
-            "a result is not finite, and the library that computes such calls anew, libflashomp_visible, is "
-            "not beside libflashomp or cannot be loaded.");
+            fmt::format("a result is not finite, and the library that computes such calls anew, libflashomp_{}, is "
+                        "not beside libflashomp or cannot be loaded.",
+                        depth > offload::most_plain_depth ? "sliced" : "visible"));
     }
     return run_all(plan, calls, hardware, most_threads,
                    [](const PassPlan&, const offload::Call& here, offload::Call* there) {

@@ -180,7 +180,7 @@ constexpr int cuda_plain_warps = 4; ///< most of a block on the plain machine
 
 static_assert([] {
     for (const Pass pass : {Pass::forward, Pass::backward_query, Pass::backward_key}) {
-        for (const int depth : {64, 128, 256}) {
+        for (const int depth : {64, 128, 256, 576}) {
             for (const offload::Operands operands : {offload::Operands::bits16, offload::Operands::tf32}) {
                 if (cuda::tensor_shared_bytes(operands, pass, depth, false) > 4 * cuda_block_floats ||
                     cuda::tensor_shared_bytes(operands, pass, depth, true) > 4 * cuda_block_floats) {
@@ -197,15 +197,19 @@ static_assert([] {
 Launch plain_launch_of(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     static constexpr Blocks all[] = {{64, 32}, {64, 16}, {48, 16}, {32, 16}, {16, 16}, {16, 8}, {8, 8}, {8, 4}, {4, 4}};
+    // Where rows come in slices, accumulators alone take the memory; 16 micro tiles or more keep a warp or two busy.
+    static constexpr Blocks in_slices[] = {{32, 64}, {32, 32}, {16, 64}, {16, 32}, {16, 16}, {8, 48}, {8, 32}, {4, 16}};
+    const bool is_sliced = problem.kernel_depth() > offload::most_plain_depth;
     const bool is_cuda = hardware.backend == Backend::cuda;
-    const Blocks* const candidates = is_cuda ? std::begin(all) : std::begin(all) + 1;
+    const Blocks* const candidates = is_sliced ? std::begin(in_slices) : std::begin(all) + (is_cuda ? 0 : 1);
+    const Blocks* const last = (is_sliced ? std::end(in_slices) : std::end(all)) - 1;
     const std::int64_t most_floats = is_cuda ? cuda_block_floats : offload::team_memory_floats();
     const Tiling& tiling = problem.options.tiling;
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
     const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
     const auto fits = [&](const Blocks& b) { return floats(b) <= most_floats; };
-    Blocks automatic = *std::find_if(candidates, std::end(all) - 1, fits);
+    Blocks automatic = *std::find_if(candidates, last, fits);
     const std::int64_t resident = pass == Pass::backward_key ? problem.seqlen_k : problem.seqlen_q;
     if (resident < automatic.resident) { // few queries: no rows in vain, and longer steps along the keys
         automatic.resident = round_up(std::max<std::int64_t>(resident, 1), 4);
@@ -219,6 +223,7 @@ Launch plain_launch_of(Pass pass, const Problem& problem, const Hardware& hardwa
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crew_floats = floats(blocks);
+    launch.depth = problem.kernel_depth();
     launch.needs_memory = !hardware.is_device || (tiling.global_memory && !is_cuda);
     if (!launch.needs_memory && !fits(blocks)) {
         throw Error(fmt::format("tiling was {} resident and {} stream rows, which need {} bytes of shared memory at "

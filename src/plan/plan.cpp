@@ -135,6 +135,11 @@ PassPlan planned_pass(Pass pass, const Problem& problem, const Hardware& hardwar
     planned.isa = &host_isa_of(problem, hardware);
     planned.launch = kernel.launch(pass, problem, hardware);
     planned.sums_apart = kernel.machine == Machine::tensor && sums_apart(pass, problem, hardware);
+    if (kernel.machine == Machine::tensor && pass == Pass::forward) {
+        const int at_once = offload::value_depth(planned.launch.depth);
+        planned.value_parts =
+            at_once < planned.launch.depth ? static_cast<int>((problem.head_dim_v + at_once - 1) / at_once) : 1;
+    }
     if (!problem.starts_q.empty()) {
         planned.units = packed_units(problem, planned.launch);
         planned.launch.unit_count = static_cast<int>(planned.units.size());

@@ -34,6 +34,7 @@ struct PassPlan {
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
     bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
+    int value_parts = 1;                   ///< forward: parts of o's columns, each with the scores computed for it
 };
 
 struct Plan {

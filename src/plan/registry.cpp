@@ -34,6 +34,14 @@ std::string nothing(Pass /*pass*/, const Problem& /*problem*/, const Hardware& /
     return {};
 }
 
+std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& /*hardware*/)
+{
+    return offload::has_plain_machine(problem.kernel_depth())
+               ? ""
+               : fmt::format("both head dims are at most {}, or libflashomp_sliced is beside libflashomp",
+                             offload::most_plain_depth);
+}
+
 std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware& hardware)
 {
     return hardware.is_device ? "the call runs on the host" : "";
@@ -60,8 +68,8 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
 std::string missing_library(bool is_there)
 {
     return is_there ? ""
-                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide and libflashomp_hopper_wide "
-                      "beside libflashomp";
+                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent and "
+                      "libflashomp_hopper_wide beside libflashomp";
 }
 
 std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -114,7 +122,7 @@ constexpr Kernel cuda_tensor{
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
 bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 {
-    if (problem.seqlen_q > most_queries_of_parts) {
+    if (problem.seqlen_q > most_queries_of_parts(problem)) {
         return false; // before the blocks of packed sequences are counted
     }
     PassPlan tensor;
@@ -239,7 +247,7 @@ constexpr Kernel list[] = {
         .name = "openmp plain",
         .backend = Backend::openmp,
         .machine = Machine::plain,
-        .obstacle = nothing,
+        .obstacle = openmp_plain_obstacle,
         .launch = plain_launch_of,
         .reads_caches = true,
         .run_region = offload::run_plain,
@@ -269,6 +277,10 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
     if (is_cache(problem.options) && !kernel.reads_caches) {
         return "k and v are no key/value cache";
     }
+    if (is_cache(problem.options) && kernel.machine == Machine::plain &&
+        problem.kernel_depth() > offload::most_plain_depth) {
+        return "the head dims of a key/value cache are at most 256";
+    }
     return kernel.obstacle(pass, problem, hardware);
 }
 
@@ -292,12 +304,13 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
     if (hardware.is_device && is_for_plain(pass, problem)) {
         wanted = Machine::plain;
     }
+    std::string obstacle;
     for (const Kernel& kernel : kernels()) {
         const bool is_asked = wanted == Machine::automatic || wanted == kernel.machine;
         if (kernel.backend != hardware.backend || !is_asked) {
             continue;
         }
-        const std::string obstacle = obstacle_of(kernel, pass, problem, hardware);
+        obstacle = obstacle_of(kernel, pass, problem, hardware);
         if (obstacle.empty()) {
             return kernel;
         }
@@ -306,7 +319,8 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
                 fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
         }
     }
-    throw Error("no kernel runs the call."); // the plain machine and the host's run every other call
+    // The plain machine and the host's run every other call: the last obstacle is that of the plain one.
+    throw Error(fmt::format("no kernel runs the call on the GPU, which is allowed only where {}.", obstacle));
 }
 
 } // namespace flashomp

@@ -70,6 +70,11 @@ bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware
     return pass.kernel->merges_parts && hardware.gpu.multiprocessors > 0 && problem.head_dim_v % floats_at_once == 0;
 }
 
+std::int64_t most_queries_of_parts(const Problem& problem)
+{
+    return problem.kernel_depth() <= 256 ? 64 : 128;
+}
+
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     const bool in_pass = merges_in_pass(problem, pass, hardware);
@@ -77,7 +82,7 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
     const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
     const std::int64_t items = block_count(problem, pass);
-    if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts ||
+    if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts(problem) ||
         problem.seqlen_k < fewest_in_all) {
         return 1;
     }

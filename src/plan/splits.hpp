@@ -18,8 +18,9 @@ namespace flashomp {
 /// Whether the last crew of a block merges what the parts of its keys give (nvidia/merge_splits.hpp).
 [[nodiscard]] bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware);
 
-/// More would make the partial results more than a few rows of memory.
-constexpr std::int64_t most_queries_of_parts = 64;
+/// More would make the partial results more than a few rows of memory. Models with heads beyond 256 have up to 128 of
+/// them on one key head, whose single queries are the rows of one block (groups.hpp).
+[[nodiscard]] std::int64_t most_queries_of_parts(const Problem& problem);
 
 /// Parts to cut the keys into when there are fewer units of work than crews: few queries against long keys. A function
 /// of the problem and the kind of hardware, a GPU's teams among it, so that the number of host threads does not change

@@ -123,7 +123,7 @@ std::pair<ShapeClass, Entry> parse_entry(const Json& json)
     shape.backend = word_at<Backend>(json, "backend");
     shape.is_backward = word_at<bool>(json, "direction");
     shape.dtype = word_at<DType>(json, "dtype");
-    shape.depth = size_at(json, "head_dim", 256);
+    shape.depth = size_at(json, "head_dim", static_cast<int>(most_head_dim));
     shape.mask = word_at<Mask>(json, "mask");
     shape.is_modified = json.at("modified").get<bool>();
     shape.is_packed = json.at("packed").get<bool>();

@@ -468,6 +468,12 @@ TEST(BenchSuites, AreWhatTheirPapersSay)
     }
     EXPECT_TRUE(std::all_of(find_suite("decode").shapes.begin(), find_suite("decode").shapes.end(),
                             [](const cost::Shape& shape) { return shape.seqlen_q == 1; }));
+    const auto& mla = find_suite("mla").shapes;
+    EXPECT_EQ(mla.size(), 15U);
+    EXPECT_TRUE(std::all_of(mla.begin(), mla.end(), [](const cost::Shape& shape) {
+        return shape.latent && shape.seqlen_q == 1 && shape.heads_q == 128 && shape.heads_kv == 1 &&
+               shape.head_dim == 576 && shape.head_dim_v == 512;
+    }));
     EXPECT_TRUE(std::all_of(find_suite("varlen").shapes.begin(), find_suite("varlen").shapes.end(),
                             [](const cost::Shape& shape) { return shape.packed; }));
     EXPECT_THROW(static_cast<void>(find_suite("fa4")), Error);

@@ -79,7 +79,8 @@ TEST_F(CliPlan, AGpuNeedNotBeThereWhereTheBuildHasItsCode)
 TEST_F(CliPlan, BadInputIsOneSentence)
 {
     expect_refused({"plan", "--shape", "1x4x2048x64"}, "shape was '1x4x2048x64'; allowed is bBATCH_hHEADS");
-    expect_refused({"plan", "--shape", "b1_h1_n8_d512"}, "head dims of 1 to 256");
+    expect_refused({"plan", "--shape", "b1_h1_n8_d577"}, "head dims of 1 to 576, those of v to 512");
+    expect_refused({"plan", "--shape", "b1_h1_n8_d576"}, "head dims of 1 to 576, those of v to 512");
     expect_refused({"plan"}, "--shape is required");
     expect_refused({"plan", "--shape", "b1_h1_n8_d8", "--device", "h300"}, "--device was 'h300'");
     expect_refused({"plan", "--shape", "b1_h1_n8_d8", "--device", "host", "--machine", "tensor"},

@@ -56,6 +56,10 @@ constexpr std::array<Pair, 18> grid_pairs{{{113, 203},
                                            {16, 20000}}};
 constexpr std::array<Pair, 2> long_decoding_pairs{{{1, 131072}, {16, 131072}}};
 constexpr std::array<std::int64_t, 12> grid_head_dims{32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
+/// head_dim and head_dim_v beyond FlashAttention-2's: those of Gemma 4 and of multi-head latent attention, and odd
+/// ones.
+constexpr std::array<std::array<std::int64_t, 2>, 5> wide_head_dims{
+    {{288, 288}, {320, 320}, {512, 512}, {576, 512}, {301, 260}}};
 constexpr std::array grid_dtypes{DType::float32, DType::bfloat16, DType::float16};
 
 /// FLASHOMP_FULL_GRID=1 asks for every cell, N > 1 for every Nth; 0, the quick subset, when it is not set.
@@ -89,12 +93,13 @@ struct Cell {
                            heads_name(), has_dropout ? 0.17 : 0.0);
     }
 
-    /// The same problem in every dtype if the inputs are common.
+    /// The same problem in every dtype if the inputs are common. head_dim_v 0: head_dim.
     [[nodiscard]] AttentionCase make(const Pair& pair, std::int64_t head_dim, DType dtype, std::uint64_t seed,
-                                     Inputs inputs) const
+                                     Inputs inputs, std::int64_t head_dim_v = 0) const
     {
         const auto [heads_q, heads_kv] = head_counts.at(static_cast<std::size_t>(heads));
-        AttentionCase attention({pair.batch(mask), heads_q, heads_kv, pair.queries, pair.keys, head_dim, head_dim},
+        AttentionCase attention({pair.batch(mask), heads_q, heads_kv, pair.queries, pair.keys, head_dim,
+                                 head_dim_v > 0 ? head_dim_v : head_dim},
                                 dtype, seed, inputs);
         Options& options = attention.options;
         options.causal = mask == 1 ? Causal::top_left : mask == 2 ? Causal::bottom_right : Causal::none;

@@ -272,6 +272,48 @@ TEST_P(GridRuns, InputsTimesFiveDoNotOverflow)
     }
 }
 
+/// Cells of the grid at head dims beyond it: one each by turns, every seventh in the full grid.
+TEST_P(GridRuns, HeadDimsBeyond256)
+{
+    constexpr std::array<Pair, 4> pairs{{{113, 203}, {1, 239}, {127, 65}, {3, 799}}};
+    int turn = 0;
+    for (const auto& [head_dim, head_dim_v] : wide_head_dims) {
+        for (const Pair& pair : pairs) {
+            for (const DType dtype : grid_dtypes) {
+                const int step = full_grid() == 1 ? 7 : Cell::count;
+                for (int number = 37 * turn++ % step; number < Cell::count; number += step) {
+                    const Cell cell(number);
+                    SCOPED_TRACE(::testing::Message()
+                                 << "head_dim " << head_dim << "/" << head_dim_v << " " << pair.queries << "x"
+                                 << pair.keys << " " << cell.name() << " " << name_of(dtype));
+                    const auto seed = static_cast<std::uint64_t>(805 + 100 * number + head_dim);
+                    AttentionCase attention = cell.make(pair, head_dim, dtype, seed, Inputs::own, head_dim_v);
+                    expect_ran_on_target(attention.run(on_target(attention.options)).second, dtype);
+                    std::vector<Comparison> comparisons = attention.compare(attention.expected());
+                    if (!cell.can_judge_dq(pair, dtype)) {
+                        std::erase_if(comparisons, [](const Comparison& c) { return std::string(c.name) == "dq"; });
+                    }
+                    expect_passed(comparisons);
+                }
+            }
+        }
+    }
+}
+
+/// Multi-head latent attention's 128 heads on one.
+TEST_P(GridRuns, OneKeyHeadFor128)
+{
+    for (const DType dtype : grid_dtypes) {
+        for (const Pair& pair : {Pair{1, 239}, Pair{3, 147}, Pair{40, 53}}) {
+            SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << pair.queries << "x" << pair.keys);
+            AttentionCase attention({2, 128, 1, pair.queries, pair.keys, 576, 512}, dtype, 806);
+            attention.options.causal = Causal::bottom_right;
+            expect_ran_on_target(attention.run(on_target(attention.options)).second, dtype);
+            attention.expect_close();
+        }
+    }
+}
+
 /// FLASHOMP_GRID_METADATA=FILE asks for a line of JSON there, for tools/full_grid.
 TEST(GridBuild, SaysWhatItIs)
 {

@@ -284,6 +284,24 @@ TEST_P(OptionsParity, ValueHeadDimDiffers)
     }
 }
 
+TEST_P(OptionsParity, HeadDimsBeyond256)
+{
+    for (const auto& [d, d_v] : {std::pair{288, 288}, std::pair{576, 512}, std::pair{300, 260}}) {
+        AttentionCase attention({1, 4, 2, 45, 67, d, d_v}, dtype(), 243);
+        attention.options.causal = Causal::bottom_right;
+        attention.options.softcap = 30.0;
+        attention.add_alibi();
+        attention.add_bias({true, false, false, false});
+        attention.add_sink();
+        attention.add_dropout(0.17);
+        check(attention);
+        AttentionCase large({1, 2, 1, 40, 60, d, d_v}, dtype(), 244, 4.0F);
+        check(large);
+    }
+    AttentionCase parts({1, 6, 2, 3, 5000, 576, 512}, dtype(), 245); // the keys are cut into parts
+    check(parts);
+}
+
 TEST_P(OptionsParity, EveryOptionAlone)
 {
     for (std::size_t a = 0; a < feature_count; ++a) {

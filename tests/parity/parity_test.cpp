@@ -73,6 +73,34 @@ TEST_P(Parity, ValueHeadDimDiffers)
     check({1, 2, 1, 40, 50, 256, 1}, {}, 12);
 }
 
+TEST_P(Parity, HeadDimsBeyond256)
+{
+    Options options;
+    for (const auto& [d, d_v] :
+         {std::pair{257, 257}, std::pair{288, 288}, std::pair{300, 260}, std::pair{320, 320}, std::pair{512, 512},
+          std::pair{576, 512}, std::pair{40, 512}, std::pair{576, 1}, std::pair{260, 300}}) {
+        const auto seed = static_cast<std::uint64_t>(1000 + d + d_v);
+        options.causal = Causal::none;
+        check({1, 2, 1, 35, 83, d, d_v}, options, seed);
+        options.causal = Causal::bottom_right;
+        check({1, 2, 2, 70, 67, d, d_v}, options, seed + 1);
+    }
+}
+
+/// Multi-head latent attention: 128 query heads of one key head.
+TEST_P(Parity, LatentHeads)
+{
+    Options options;
+    check({2, 128, 1, 1, 90, 576, 512}, options, 60); // one query a head, and the heads are rows
+    options.causal = Causal::bottom_right;
+    check({1, 128, 1, 3, 50, 576, 512}, options, 61);
+    check({1, 16, 1, 1, 77, 300, 260}, options, 62);
+    check({1, 3, 1, 1, 77, 576, 512}, options, 63); // fewer rows than a vector has lanes
+    AttentionCase packed({0, 4, 1, 0, 0, 576, 512}, {{1, 33, 0, 2}, {200, 40, 9, 1}}, dtype(), 64);
+    packed.options.causal = Causal::bottom_right;
+    check(packed);
+}
+
 TEST_P(Parity, FewQueriesAndGroupsOfOne)
 {
     Options options;

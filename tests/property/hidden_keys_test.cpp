@@ -172,8 +172,8 @@ TEST_P(HiddenKeys, AKeyReachesOnlyTheRowsThatSeeIt)
 /// Every kernel for a head dim, at lengths that take the fast ones.
 TEST_P(HiddenKeys, AtEveryHeadDim)
 {
-    for (const auto& [head_dim, head_dim_v] :
-         {std::pair{96, 96}, std::pair{128, 128}, std::pair{192, 128}, std::pair{256, 256}}) {
+    for (const auto& [head_dim, head_dim_v] : {std::pair{96, 96}, std::pair{128, 128}, std::pair{192, 128},
+                                               std::pair{256, 256}, std::pair{300, 260}, std::pair{576, 512}}) {
         SCOPED_TRACE(head_dim);
         AttentionCase attention({1, 2, 1, 70, 300, head_dim, head_dim_v}, dtype(), 2308);
         attention.options.causal = Causal::top_left; // keys from 70 on are seen by nobody

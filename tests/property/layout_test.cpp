@@ -98,6 +98,71 @@ TEST_P(Layout, SlicesOfOnePackedTensor)
     EXPECT_TRUE(same_bits(HostTensor::copy_of(gradients.slice(2)), attention.dv));
 }
 
+/// Multi-head latent attention: v is the first columns of k. Inputs may share memory, and to read it twice changes no
+/// bit; keys that nobody sees may hold anything.
+TEST_P(Layout, ValuesAreColumnsOfTheKeys)
+{
+    struct Case {
+        Shape shape;
+        Causal causal;
+    };
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        for (const Case& c : {Case{{2, 128, 1, 1, 300, 576, 512}, Causal::none},           // decoding
+                              Case{{1, 4, 1, 70, 90, 576, 512}, Causal::bottom_right},     // prefill
+                              Case{{1, 4, 1, 20, 90, 576, 512}, Causal::top_left},         // keys from 20 on are hidden
+                              Case{{1, 2, 1, 3, 5000, 192, 128}, Causal::bottom_right}}) { // parts of the keys
+            SCOPED_TRACE(::testing::Message() << c.shape << " " << name_of(dtype));
+            AttentionCase attention(c.shape, dtype, 45);
+            attention.options.causal = c.causal;
+            const auto columns = [&](const HostTensor& latent) {
+                ConstTensorView view = latent.view();
+                view.shape[3] = c.shape.head_dim_v;
+                return view;
+            };
+            attention.v = HostTensor::copy_of(columns(std::as_const(attention.k)));
+            const Options options = on_target(attention.options);
+            static_cast<void>(attention.run(options));
+            const Results expected = attention.take_results();
+            HostTensor latent = HostTensor::copy_of(std::as_const(attention.k).view());
+            if (c.causal == Causal::top_left) {
+                const std::int64_t seen = c.shape.seqlen_q * c.shape.head_dim * size_of(dtype);
+                std::memset(static_cast<std::byte*>(latent.data()) + seen, 0xFF,
+                            static_cast<std::size_t>(latent.bytes() - seen)); // NaN
+            }
+            attention.poison_outputs();
+            ForwardArgs args = attention.forward_args();
+            args.k = std::as_const(latent).view();
+            args.v = columns(latent);
+            forward(args, options);
+            BackwardArgs backward_args = attention.backward_args();
+            backward_args.k = args.k;
+            backward_args.v = args.v;
+            backward(backward_args, options);
+            if (c.causal != Causal::top_left) { // what is computed twice may differ in its last bits
+                expect_same_bits(expected, attention.take_results());
+            } else {
+                attention.expect_close();
+            }
+        }
+    }
+}
+
+TEST_P(Layout, OutputsMayNotLieInTheLatentTensor)
+{
+    AttentionCase attention({1, 2, 1, 40, 40, 48, 32}, DType::float32, 46);
+    attention.poison_outputs();
+    ForwardArgs args = attention.forward_args();
+    args.v = args.k;
+    args.v.shape[3] = 32;
+    args.o.data = const_cast<void*>(args.k.data);
+    try {
+        forward(args, on_target({}));
+        ADD_FAILURE() << "o in k's memory was taken";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("o overlaps k in memory"), std::string::npos) << error.what();
+    }
+}
+
 TEST_P(Layout, HeadMajorTensors)
 {
     AttentionCase attention({B, H, H, N, N, D, D}, DType::float32, 42);

@@ -34,7 +34,8 @@ TEST(Shape, NamesAreReadBack)
 {
     for (const char* const name :
          {"b1_h1_n1_d1", "b2_h16kv4_n4096_d128_causal", "b8_h32kv8_n1x8192_d128", "b1_h2_n5x7_d32v48_topleft",
-          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen"}) {
+          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen", "b1_h1_n1_d576v512",
+          "b16_h128kv1_n1x1024_d576v512_latent", "b1_h4kv1_n9_d48v32_latent_causal_varlen"}) {
         EXPECT_EQ(parse_shape(name).name(), name);
     }
     const Shape s = parse_shape("b2_h16kv4_n5x7_d32v48_topleft");
@@ -51,10 +52,26 @@ TEST(Shape, NamesAreReadBack)
 
 TEST(Shape, OthersAreRefused)
 {
-    for (const char* const name : {"", "b1", "b0_h1_n1_d1", "b1_h3kv2_n1_d1", "b1_h1_n0_d1", "b1_h1_n1_d257",
-                                   "b1_h1_n1_d0", "b1_h1_n1_d64_casual", "b1_h1_n9999999999_d1", "xb1_h1_n1_d1",
-                                   "b999999_h1_n1000000_d8_varlen", "b1_h1_n1_d64_varlen_causal", "b-1_h1_n1_d1",
-                                   "b1_h1_n1_d1 ", "b1_h1_n99999999999999999999_d1", "b1_hkv1_n1_d1", "b+1_h1_n1_d1"}) {
+    for (const char* const name : {"",
+                                   "b1",
+                                   "b0_h1_n1_d1",
+                                   "b1_h3kv2_n1_d1",
+                                   "b1_h1_n0_d1",
+                                   "b1_h1_n1_d577v8",
+                                   "b1_h1_n1_d576",
+                                   "b1_h1_n1_d8v513",
+                                   "b1_h1_n1_d8v9_latent",
+                                   "b1_h1_n1_d0",
+                                   "b1_h1_n1_d64_casual",
+                                   "b1_h1_n9999999999_d1",
+                                   "xb1_h1_n1_d1",
+                                   "b999999_h1_n1000000_d8_varlen",
+                                   "b1_h1_n1_d64_varlen_causal",
+                                   "b-1_h1_n1_d1",
+                                   "b1_h1_n1_d1 ",
+                                   "b1_h1_n99999999999999999999_d1",
+                                   "b1_hkv1_n1_d1",
+                                   "b+1_h1_n1_d1"}) {
         EXPECT_THROW(static_cast<void>(parse_shape(name)), Error) << name;
     }
     testing::expect_refused(
@@ -178,6 +195,9 @@ TEST(Work, WhatNoMaskKeepsIsNotRead)
     // Keys 16 to 4095 are hidden from all 16 queries.
     const Shape few = parse_shape("b1_h1_n16x4096_d64_topleft");
     EXPECT_DOUBLE_EQ(least_traffic(few, DType::float32, false).read, 4.0 * 64 * (16 + 2 * 16));
+    // Latent rows are keys and values.
+    const Shape latent = parse_shape("b2_h4kv1_n1x10_d96v64_latent");
+    EXPECT_DOUBLE_EQ(least_traffic(latent, DType::bfloat16, false).read, 2.0 * 2 * (4 * 96 + 10 * 96));
     // Of 100 queries, the last 4 have a key. o, LSE and all gradients are written all the same.
     const Shape many = parse_shape("b1_h1_n100x4_d64_causal");
     EXPECT_DOUBLE_EQ(least_traffic(many, DType::float32, true).read, 4.0 * (64 * (4 + 2 * 4) + 4 * (2 * 64 + 1)));

@@ -128,6 +128,8 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(machines("b1_h4_n1024_d192", DType::float32, 0, true), "plain");
     EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, false), "tensor");
     EXPECT_EQ(machines("b1_h4_n1024_d256", DType::bfloat16, 0, true), "hopper");
+    EXPECT_EQ(machines("b1_h4_n1024_d288", DType::bfloat16, 0, true), "plain");
+    EXPECT_EQ(machines("b1_h4_n1024_d576v512", DType::float16, 30, true), "plain");
 
     const auto forward_machine = [&](const char* shape) {
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
@@ -138,6 +140,15 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(forward_machine("b1_h4_n1024_d192v96"), "tensor");
     EXPECT_EQ(forward_machine("b1_h4_n1024_d200"), "tensor");
     EXPECT_EQ(forward_machine("b1_h4_n1024_d256"), "hopper");
+    EXPECT_EQ(forward_machine("b1_h4_n1024_d320"), "tensor"); // what is beyond 256 is nobody else's
+    EXPECT_EQ(forward_machine("b1_h128kv1_n1x1024_d576v512_latent"), "tensor");
+    const auto parts_of_values = [&](const char* shape) {
+        const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
+        return plan(problem, hardware).passes.front().value_parts;
+    };
+    EXPECT_EQ(parts_of_values("b1_h4_n1024_d576v512"), 2);
+    EXPECT_EQ(parts_of_values("b1_h4_n1024_d576v256"), 1);
+    EXPECT_EQ(parts_of_values("b1_h4_n1024_d128"), 1);
 }
 
 TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)

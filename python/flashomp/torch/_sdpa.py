@@ -52,8 +52,8 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     q, k, v = query.shape, key.shape, value.shape
     if len(q) < 2 or len(k) < 2 or len(v) < 2:
         return "a tensor has fewer than two axes"
-    if not 1 <= q[-1] <= 256 or not 1 <= v[-1] <= 256:
-        return "head_dim is not from 1 to 256"
+    if not 1 <= q[-1] <= _core.most_head_dim or not 1 <= v[-1] <= _core.most_head_dim_v:
+        return f"head_dim is not from 1 to {_core.most_head_dim}, or value's not from 1 to {_core.most_head_dim_v}"
     if q[-1] != k[-1] or k[-2] != v[-2]:
         return "the shapes do not fit together"
     if not isinstance(dropout_p, _numbers) or not (scale is None or isinstance(scale, _numbers)):
@@ -200,7 +200,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = N
     """torch.nn.functional.scaled_dot_product_attention, computed by flashomp, with the same signature and meaning.
 
     query: [..., Hq, L, E]; key: [..., H, S, E]; value: [..., H, S, Ev]; result: [..., Hq, L, Ev]. float32, bfloat16 or
-    float16; E and Ev from 1 to 256. Axes before the last two are broadcast.
+    float16; E from 1 to 576 and Ev from 1 to 512. Axes before the last two are broadcast.
     attn_mask: bool (True takes part) or added to the scores (float32 or the dtype of query; it gets its gradient),
     broadcastable to [..., Hq, L, S]; or a torch.nn.attention.bias.CausalBias. A row whose keys are all masked gives 0.
     A boolean mask that differs between queries or heads becomes a bias of 0 and -inf in the dtype of query, as large as
