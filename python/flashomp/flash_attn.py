@@ -17,7 +17,7 @@ CUDA memory are copied to the host, which checks them.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -199,7 +199,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
         raise _core.Error("rotary_cos was given without k and v; it turns new keys.")
     q, k_cache, v_cache = _tensor("q", q), _tensor("k_cache", k_cache), _tensor("v_cache", v_cache)
     left, right = _window(window_size)
-    alignment = "bottom_right" if causal else "none"
+    alignment: Literal["none", "bottom_right"] = "bottom_right" if causal else "none"
     lengths = None
     if isinstance(cache_seqlens, Tensor):
         lengths = _table("cache_seqlens", cache_seqlens)
