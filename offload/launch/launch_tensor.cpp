@@ -72,7 +72,7 @@ FLASHOMP_INLINE void crew_barrier()
 
 /// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
 /// waits for every product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math, int side>
+template <int depth, Pass pass, bool modified, class Math, int side, class Keys>
 static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
                                                          int crews)
 {
@@ -106,7 +106,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
             OneMachine keys(memory);
             backward_key_block<modified, KeySums::keys>(keys, params, work.item(item));
         } else {
-            run_block<pass, modified>(OneMachine(memory), params, work.item(item));
+            run_block<pass, modified, Keys>(OneMachine(memory), params, work.item(item));
         }
         if constexpr (pass == Pass::backward_key) {
             if (shape.teams == 2 && params.head_splits > 1) {
@@ -125,7 +125,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math>
+template <int depth, Pass pass, bool modified, class Math, class Keys>
 static void run_share(Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;
@@ -140,7 +140,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
     constexpr TensorShape shape = Shapes::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
-        run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
+        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
@@ -151,15 +151,15 @@ static void run_share(Call& call, float* memory, int team, int teams)
             }
         }
     } else if (team % 2 == 0) {
-        run_items<depth, pass, modified, Math, 0>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team / 2, teams / 2);
     } else {
-        run_items<depth, pass, modified, Math, 1>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 1, Keys>(call, work, memory, team / 2, teams / 2);
     }
 }
 #pragma omp end declare target
 
 /// Teams: a number's type, by whose name cmake/hopper/as knows the kernels whose teams are clusters.
-template <int depth, Pass pass, bool modified, class Math, class Teams>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys = StridedKeys>
 static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = Shapes::of(pass, depth, modified).warps;
@@ -174,7 +174,7 @@ static Ran run_pass(const Launch& launch, Call* there)
 #pragma omp parallel num_threads(warps)
         {
             if (is_where_sent(flag, true)) {
-                run_share<depth, pass, modified, Math>(*there, memory, team, teams);
+                run_share<depth, pass, modified, Math, Keys>(*there, memory, team, teams);
             }
             end_region();
         }
@@ -182,9 +182,30 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
+#if FLASHOMP_HOPPER == 0
+/// The forward pass over keys in a cache.
+template <class Math>
+static Ran run_on_pages(const Call& call, Call* there)
+{
+    constexpr int depth = FLASHOMP_TENSOR_DEPTH;
+    return call.params.is_modified ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
+                                   : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
+}
+#endif
+
 template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
+#if FLASHOMP_HOPPER == 0
+    if (call.params.cache.is_there()) {
+        if constexpr (operands == Operands::tf32) {
+            return run_on_pages<ptx::Tf32Math>(call, there);
+        } else {
+            return call.params.element == Element::bfloat16 ? run_on_pages<ptx::BFloat16Math>(call, there)
+                                                            : run_on_pages<ptx::Float16Math>(call, there);
+        }
+    }
+#endif
     Ran ran;
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;

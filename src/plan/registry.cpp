@@ -105,6 +105,7 @@ constexpr Kernel cuda_tensor{
     .machine = Machine::tensor,
     .obstacle = cuda_tensor_obstacle,
     .launch = tensor_launch<Machine::tensor>,
+    .reads_caches = true,
     .run_on_stream =
         [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
 };
@@ -224,6 +225,7 @@ constexpr Kernel list[] = {
         .obstacle = openmp_tensor_obstacle,
         .launch = tensor_launch<Machine::tensor>,
         .merges_parts = true,
+        .reads_caches = true,
         .run_region = offload::run_tensor,
     },
     {
