@@ -13,7 +13,11 @@ namespace flashomp::offload {
 
 namespace {
 
-using RunPass = Ran (*)(const Call&, Call*);
+/// Functions of a library of kernels (library_entry.cpp); null where there is none.
+struct Entries {
+    Ran (*run)(const Call&, Call*) = nullptr;
+    bool (*launches_directly)(int) = nullptr;
+};
 
 /// A file in the folder of the library that this code is in.
 std::string path_beside(const std::string& file)
@@ -26,32 +30,38 @@ std::string path_beside(const std::string& file)
     return path.substr(0, path.find_last_of('/') + 1) + file;
 }
 
-/// Null where there is none. It stays open.
-RunPass open(const std::string& name)
+/// The library stays open.
+Entries open(const std::string& name)
 {
     const std::string path = path_beside("libflashomp_" + name + ".so." FLASHOMP_SOVERSION);
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
+    Entries entries;
+    if (library != nullptr) {
+        entries.run = reinterpret_cast<decltype(entries.run)>(dlsym(library, "flashomp_run"));
+        entries.launches_directly = reinterpret_cast<decltype(entries.launches_directly)>(
+            dlsym(library, "flashomp_launches_directly"));
+    }
+    return entries;
 }
 
 enum class Library : std::size_t { float32, wide, visible, hopper, hopper_wide };
 
-/// What runs a library's passes, or null; opened when it is first asked for.
-RunPass passes_of(Library library)
+/// Of a library that is opened when it is first asked for.
+const Entries& entries_of(Library library)
 {
     constexpr std::array names{"float32", "wide", "visible", "hopper", "hopper_wide"};
     static std::array<std::once_flag, names.size()> asked;
-    static std::array<RunPass, names.size()> run{};
+    static std::array<Entries, names.size()> entries{};
     const auto i = static_cast<std::size_t>(library);
     constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0,
                                   FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
-    std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
-    return run[i];
+    std::call_once(asked[i], [&] { entries[i] = is_built[i] ? open(names[i]) : Entries{}; });
+    return entries[i];
 }
 
 Ran run_in(Library library, const Call& call, Call* there)
 {
-    const RunPass run = passes_of(library);
+    const auto run = entries_of(library).run;
     return run != nullptr ? run(call, there) : Ran{};
 }
 
@@ -72,9 +82,9 @@ bool has_gpu_code()
 bool has_tensor_machine(Element element, int depth)
 {
     if (operands_of(element) == Operands::tf32) {
-        return passes_of(Library::float32) != nullptr;
+        return entries_of(Library::float32).run != nullptr;
     }
-    return depth > 128 ? passes_of(Library::wide) != nullptr : has_gpu_code();
+    return depth > 128 ? entries_of(Library::wide).run != nullptr : has_gpu_code();
 }
 
 Ran run_tensor(const Call& call, Call* there)
@@ -96,7 +106,7 @@ Ran run_tensor(const Call& call, Call* there)
 #if FLASHOMP_HAS_TENSOR // else both are here (launch_visible.cpp)
 bool has_visible_machine()
 {
-    return passes_of(Library::visible) != nullptr;
+    return entries_of(Library::visible).run != nullptr;
 }
 
 Ran run_visible(const Call& call, Call* there)
@@ -105,14 +115,15 @@ Ran run_visible(const Call& call, Call* there)
 }
 #endif
 
-bool load_hopper_machine()
+bool load_hopper_machine(int device)
 {
-    return passes_of(Library::hopper) != nullptr;
+    const Entries& entries = entries_of(Library::hopper);
+    return entries.run != nullptr && (device < 0 || entries.launches_directly(device));
 }
 
 bool has_hopper_machine(int depth)
 {
-    return depth <= 128 || passes_of(Library::hopper_wide) != nullptr;
+    return depth <= 128 || entries_of(Library::hopper_wide).run != nullptr;
 }
 
 Ran run_hopper(const Call& call, Call* there)
