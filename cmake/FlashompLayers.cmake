@@ -104,7 +104,7 @@ function(flashomp_library)
     endif()
     # -fopenmp brings the tables of GPU functions (crtoffloadbegin.o). Debian builds their reader without -fPIC, so its
     # two addresses are relocated at load time; -z notext says that this is known.
-    target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_FLAGS}
+    target_link_options(flashomp PRIVATE -fopenmp -fPIC ${FLASHOMP_OFFLOAD_LINK_FLAGS}
                                          $<$<STREQUAL:${FLASHOMP_OFFLOAD_TARGET},nvptx>:-Wl,-z,notext>)
     if(FLASHOMP_SANITIZE)
         target_link_options(flashomp PRIVATE ${FLASHOMP_SANITIZER_FLAGS})

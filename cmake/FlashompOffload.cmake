@@ -2,13 +2,18 @@
 # shows when the link step hands over to it. A third probe runs the result and says whether a device answers;
 # its outcome is information, never a condition, since the machine that builds may have no GPU.
 #
-# Result: FLASHOMP_OFFLOAD_TARGET (nvptx or none), FLASHOMP_OFFLOAD_FLAGS, FLASHOMP_OFFLOAD_FOUND_DEVICE.
+# Result: FLASHOMP_OFFLOAD_TARGET (nvptx or none), FLASHOMP_OFFLOAD_FLAGS, FLASHOMP_OFFLOAD_LINK_FLAGS,
+# FLASHOMP_OFFLOAD_FOUND_DEVICE.
 
 set(FLASHOMP_NVPTX_ISA sm_80 CACHE STRING "PTX target of the GPU code; the driver compiles it for newer devices")
 
 # GCC 12 defaults to sm_35, which CUDA 13 no longer assembles: the target is always named. -lm brings device logf.
 set(_nvptx_options "-foffload-options=nvptx-none=-O3 -misa=${FLASHOMP_NVPTX_ISA} -mptx=7.0 -lm")
 set(_nvptx_flags -foffload=nvptx-none "${_nvptx_options}")
+
+# The linker's flags, where g++ generates code for the GPU: -B has it call cmake/nvptx/as, which gives the kernels entries
+# of our own.
+set(_nvptx_link_flags -foffload=nvptx-none "${_nvptx_options} -B${PROJECT_SOURCE_DIR}/cmake/nvptx/")
 
 function(flashomp_probe_nvptx)
     if(DEFINED CACHE{FLASHOMP_NVPTX_LINKS})
@@ -44,7 +49,7 @@ int main() {
     set(FLASHOMP_NVPTX_RUNS "${runs}" CACHE INTERNAL "Where the probe ran on the machine that configured")
 endfunction()
 
-# The Hopper machine's instructions are of PTX ISA 8.0 and .target sm_90a: -B has g++ call cmake/hopper/as, which says so.
+# The Hopper machine's instructions are of PTX ISA 8.0 and .target sm_90a: cmake/hopper/as says so.
 set(FLASHOMP_HOPPER_FLAGS -foffload=nvptx-none "${_nvptx_options} -B${PROJECT_SOURCE_DIR}/cmake/hopper/")
 
 function(flashomp_probe_hopper)
@@ -91,6 +96,7 @@ if(FLASHOMP_OFFLOAD STREQUAL "nvptx" AND NOT FLASHOMP_NVPTX_LINKS)
 elseif(FLASHOMP_OFFLOAD STREQUAL "nvptx" OR (FLASHOMP_OFFLOAD STREQUAL "" AND FLASHOMP_NVPTX_LINKS))
     set(FLASHOMP_OFFLOAD_TARGET nvptx)
     set(FLASHOMP_OFFLOAD_FLAGS ${_nvptx_flags})
+    set(FLASHOMP_OFFLOAD_LINK_FLAGS ${_nvptx_link_flags})
     flashomp_probe_hopper()
     option(FLASHOMP_HOPPER "Kernels with Hopper's warpgroup products, for GPUs of compute capability 9.0"
            ${FLASHOMP_HOPPER_LINKS})
@@ -100,6 +106,7 @@ elseif(FLASHOMP_OFFLOAD STREQUAL "nvptx" OR (FLASHOMP_OFFLOAD STREQUAL "" AND FL
 elseif(FLASHOMP_OFFLOAD STREQUAL "none" OR FLASHOMP_OFFLOAD STREQUAL "")
     set(FLASHOMP_OFFLOAD_TARGET none)
     set(FLASHOMP_OFFLOAD_FLAGS ${FLASHOMP_NO_OFFLOAD_FLAGS})
+    set(FLASHOMP_OFFLOAD_LINK_FLAGS ${FLASHOMP_NO_OFFLOAD_FLAGS})
 else()
     message(FATAL_ERROR "FLASHOMP_OFFLOAD was '${FLASHOMP_OFFLOAD}'; allowed are: nvptx, none.")
 endif()

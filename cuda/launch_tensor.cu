@@ -34,7 +34,7 @@ using MachineOf = std::conditional_t < operands == Operands::tf32,
 template <int depth, class Math, Pass pass, bool modified>
 using Machine = MachineOf<offload::TileConfig<Shapes, depth, Math, pass, modified>>;
 
-template <int depth, Pass pass, bool modified, class Math, KeySums sums>
+template <int depth, Pass pass, bool modified, class Math, KeySums sums, class Keys>
 __global__ void __launch_bounds__(32 * Shapes::of(pass, depth, modified).warps)
     tensor_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch)
 {
@@ -49,20 +49,20 @@ __global__ void __launch_bounds__(32 * Shapes::of(pass, depth, modified).warps)
             if constexpr (pass == Pass::backward_key) {
                 offload::backward_key_block<modified, sums>(tile, params, work.item(index));
             } else {
-                offload::run_item<pass, modified>(tile, params, work, index);
+                offload::run_item<pass, modified, Keys>(tile, params, work, index);
             }
         }
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math, KeySums sums = KeySums::both>
+template <int depth, Pass pass, bool modified, class Math, KeySums sums = KeySums::both, class Keys = offload::StridedKeys>
 cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 {
     if constexpr (sums_apart(pass, depth) && sums == KeySums::both) {
         const cudaError_t status = run<depth, pass, modified, Math, KeySums::values>(params, launch, stream);
         return status != cudaSuccess ? status : run<depth, pass, modified, Math, KeySums::keys>(params, launch, stream);
     } else {
-        return launch_items<tensor_kernel<depth, pass, modified, Math, sums>>(
+        return launch_items<tensor_kernel<depth, pass, modified, Math, sums, Keys>>(
             Work(params, launch).items, Shapes::of(pass, depth, modified).warps,
             tensor_shared_bytes(operands, pass, depth, modified), stream, params, launch);
     }
@@ -71,6 +71,13 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 template <int depth, Pass pass, class Math>
 cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 {
+    if constexpr (pass == Pass::forward && offload::value_depth(depth) == depth) {
+        if (params.cache.is_there()) {
+            using Keys = offload::PagedKeys;
+            return params.is_modified ? run<depth, pass, true, Math, KeySums::both, Keys>(params, launch, stream)
+                                      : run<depth, pass, false, Math, KeySums::both, Keys>(params, launch, stream);
+        }
+    }
     return params.is_modified ? run<depth, pass, true, Math>(params, launch, stream)
                               : run<depth, pass, false, Math>(params, launch, stream);
 }

@@ -16,9 +16,17 @@ FLASHOMP_NO_INLINE float* team_memory()
     if (is_nvptx()) {
         unsigned long long address = 0;
         // "r" for a 64-bit operand is what the host's front end accepts too; inside, everything is a typed .reg.
+#if defined(FLASHOMP_HOPPER) && FLASHOMP_HOPPER != 0
+        // Dynamic: cmake/hopper/as declares it. The linker puts it right behind the static arrays, whatever alignment is
+        // asked for.
+        asm volatile("{ .reg .u32 s; .reg .u64 a; mov.u32 s, flashomp_dynamic; add.u32 s, s, 1023; and.b32 s, s, -1024;"
+                     " cvt.u64.u32 a, s; cvta.shared.u64 %0, a; }"
+                     : "=r"(address));
+#else
         asm volatile("{ .shared .align 1024 .b8 flashomp_pool[48640]; .reg .u64 a; mov.u64 a, flashomp_pool;"
                      " cvta.shared.u64 %0, a; }"
                      : "=r"(address));
+#endif
         memory = reinterpret_cast<float*>(address);
     }
     return memory;

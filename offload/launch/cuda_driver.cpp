@@ -33,7 +33,17 @@ std::optional<CudaDriver> open_driver()
     find(driver.MemHostAlloc, "cuMemHostAlloc");
     find(driver.StreamIsCapturing, "cuStreamIsCapturing");
     find(driver.StreamSynchronize, "cuStreamSynchronize");
-    return has_all && init(0) == 0 ? std::optional(driver) : std::nullopt;
+    find(driver.PointerGetAttribute, "cuPointerGetAttribute");
+    find(driver.MemAlloc, "cuMemAlloc_v2");
+    find(driver.MemFree, "cuMemFree_v2");
+    find(driver.FuncGetAttribute, "cuFuncGetAttribute");
+    find(driver.FuncSetAttribute, "cuFuncSetAttribute");
+    find(driver.FuncGetModule, "cuFuncGetModule");
+    find(driver.ModuleGetFunction, "cuModuleGetFunction");
+    find(driver.LaunchKernel, "cuLaunchKernel");
+    const bool is_enough = has_all;
+    find(driver.FuncGetName, "cuFuncGetName");
+    return is_enough && init(0) == 0 ? std::optional(driver) : std::nullopt;
 }
 
 } // namespace

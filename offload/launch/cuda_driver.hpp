@@ -1,13 +1,14 @@
-// CUDA's driver, for what OpenMP has no words for: what a device is, which context it works in, and streams. The driver
+// CUDA's driver, for what OpenMP has no words for: what a device is, which context it works in, streams, and launches. The driver
 // is opened where it is there; nothing is linked to it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace flashomp::offload {
 
-/// Functions of cuda.h, by their names there without `cu`. 0 is CUDA_SUCCESS; a device is a number, and contexts and
-/// streams are addresses.
+/// Functions of cuda.h, by their names there without `cu`. 0 is CUDA_SUCCESS; a device is a number, and contexts,
+/// streams, modules and functions are addresses.
 // NOLINTBEGIN(readability-identifier-naming): the names are cuda.h's
 struct CudaDriver {
     int (*DriverGetVersion)(int*) = nullptr;
@@ -22,6 +23,16 @@ struct CudaDriver {
     int (*MemHostAlloc)(void**, std::size_t, unsigned) = nullptr;
     int (*StreamIsCapturing)(void*, int*) = nullptr;
     int (*StreamSynchronize)(void*) = nullptr;
+    int (*PointerGetAttribute)(void*, int, std::uintptr_t) = nullptr;
+    int (*MemAlloc)(std::uintptr_t*, std::size_t) = nullptr;
+    int (*MemFree)(std::uintptr_t) = nullptr;
+    int (*FuncGetAttribute)(int*, int, void*) = nullptr;
+    int (*FuncSetAttribute)(void*, int, int) = nullptr;
+    int (*FuncGetModule)(void**, void*) = nullptr;
+    int (*FuncGetName)(const char**, void*) = nullptr; ///< null before CUDA 12.3
+    int (*ModuleGetFunction)(void**, void*, const char*) = nullptr;
+    int (*LaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                        void**) = nullptr;
 };
 // NOLINTEND(readability-identifier-naming)
 

@@ -13,7 +13,11 @@ namespace flashomp::offload {
 
 namespace {
 
-using RunPass = Ran (*)(const Call&, Call*);
+/// Functions of a library of kernels (library_entry.cpp); null where there is none.
+struct Entries {
+    Ran (*run)(const Call&, Call*) = nullptr;
+    bool (*launches_directly)(int) = nullptr;
+};
 
 /// A file in the folder of the library that this code is in.
 std::string path_beside(const std::string& file)
@@ -26,42 +30,47 @@ std::string path_beside(const std::string& file)
     return path.substr(0, path.find_last_of('/') + 1) + file;
 }
 
-/// The function `entry` of a library; null where there is none. The library stays open.
-RunPass open(const std::string& name, const char* entry)
+/// The library stays open. `function`: what runs its passes.
+Entries open(const std::string& name, const char* function)
 {
     const std::string path = path_beside("libflashomp_" + name + ".so." FLASHOMP_SOVERSION);
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, entry)) : nullptr;
+    Entries entries;
+    if (library != nullptr) {
+        entries.run = reinterpret_cast<decltype(entries.run)>(dlsym(library, function));
+        entries.launches_directly =
+            reinterpret_cast<decltype(entries.launches_directly)>(dlsym(library, "flashomp_launches_directly"));
+    }
+    return entries;
 }
 
 /// Libraries, by what is run in them.
 enum class Library : std::size_t { float32, wide, latent, visible, sliced, visible_sliced, hopper, hopper_wide };
 
-/// What runs a library's passes, or null; opened when it is first asked for.
-RunPass passes_of(Library library)
+/// Of a library that is opened when it is first asked for.
+const Entries& entries_of(Library library)
 {
-    struct Entry {
+    struct File {
         const char *name, *function;
         bool is_built;
     };
     constexpr bool has_tensor = FLASHOMP_HAS_TENSOR != 0, has_hopper = FLASHOMP_HAS_HOPPER != 0;
     constexpr const char* run_it = "flashomp_run";
-    constexpr std::array entries{
-        Entry{"float32", run_it, has_tensor}, Entry{"wide", run_it, has_tensor},
-        Entry{"latent", run_it, has_tensor},  Entry{"visible", run_it, has_tensor},
-        Entry{"sliced", run_it, has_tensor},  Entry{"sliced", "flashomp_run_visible", has_tensor},
-        Entry{"hopper", run_it, has_hopper},  Entry{"hopper_wide", run_it, has_hopper}};
-    static std::array<std::once_flag, entries.size()> asked;
-    static std::array<RunPass, entries.size()> run{};
+    constexpr std::array files{File{"float32", run_it, has_tensor}, File{"wide", run_it, has_tensor},
+                               File{"latent", run_it, has_tensor},  File{"visible", run_it, has_tensor},
+                               File{"sliced", run_it, has_tensor},  File{"sliced", "flashomp_run_visible", has_tensor},
+                               File{"hopper", run_it, has_hopper},  File{"hopper_wide", run_it, has_hopper}};
+    static std::array<std::once_flag, files.size()> asked;
+    static std::array<Entries, files.size()> entries{};
     const auto i = static_cast<std::size_t>(library);
-    const Entry& entry = entries.at(i);
-    std::call_once(asked.at(i), [&] { run.at(i) = entry.is_built ? open(entry.name, entry.function) : nullptr; });
-    return run.at(i);
+    const File& file = files.at(i);
+    std::call_once(asked.at(i), [&] { entries.at(i) = file.is_built ? open(file.name, file.function) : Entries{}; });
+    return entries.at(i);
 }
 
 Ran run_in(Library library, const Call& call, Call* there)
 {
-    const RunPass run = passes_of(library);
+    const auto run = entries_of(library).run;
     return run != nullptr ? run(call, there) : Ran{};
 }
 
@@ -88,9 +97,9 @@ bool has_gpu_code()
 bool has_tensor_machine(Element element, int depth)
 {
     if (operands_of(element) == Operands::tf32) {
-        return passes_of(Library::float32) != nullptr;
+        return entries_of(Library::float32).run != nullptr;
     }
-    return depth > 128 ? passes_of(library_of(depth)) != nullptr : has_gpu_code();
+    return depth > 128 ? entries_of(library_of(depth)).run != nullptr : has_gpu_code();
 }
 
 Ran run_tensor(const Call& call, Call* there)
@@ -112,7 +121,7 @@ Ran run_tensor(const Call& call, Call* there)
 #if FLASHOMP_HAS_TENSOR // else all are here (launch_visible.cpp, launch_sliced.cpp)
 bool has_plain_machine(int depth)
 {
-    return depth <= most_plain_depth || passes_of(Library::sliced) != nullptr;
+    return depth <= most_plain_depth || entries_of(Library::sliced).run != nullptr;
 }
 
 Ran run_sliced(const Call& call, Call* there)
@@ -122,7 +131,7 @@ Ran run_sliced(const Call& call, Call* there)
 
 bool has_visible_machine(int depth)
 {
-    return passes_of(depth > most_plain_depth ? Library::visible_sliced : Library::visible) != nullptr;
+    return entries_of(depth > most_plain_depth ? Library::visible_sliced : Library::visible).run != nullptr;
 }
 
 Ran run_visible(const Call& call, Call* there)
@@ -137,14 +146,15 @@ Ran run_visible_sliced(const Call& call, Call* there)
 }
 #endif
 
-bool load_hopper_machine()
+bool load_hopper_machine(int device)
 {
-    return passes_of(Library::hopper) != nullptr;
+    const Entries& entries = entries_of(Library::hopper);
+    return entries.run != nullptr && (device < 0 || entries.launches_directly(device));
 }
 
 bool has_hopper_machine(int depth)
 {
-    return depth <= 128 || passes_of(Library::hopper_wide) != nullptr;
+    return depth <= 128 || entries_of(Library::hopper_wide).run != nullptr;
 }
 
 Ran run_hopper(const Call& call, Call* there)

@@ -57,6 +57,7 @@ struct Call {
 struct Ran {
     bool on_device = false;    ///< the region was sent to a device and did not say that it fell back (region.hpp)
     bool all_is_finite = true; ///< false: the host machine found a result that is not (nonfinite.hpp)
+    int failure = 0;           ///< of a launch past libgomp (direct.hpp): the driver's CUresult
 };
 
 /// A build of the host machine for one instruction set.
@@ -120,8 +121,9 @@ bool has_tensor_machine(Element element, int depth);
 Ran run_hopper(const Call& call, Call* there);
 
 /// Opens the library with the Hopper machine, whose GPU code every device of the process is then given: only on
-/// devices of compute capability 9.0. False where the build has none.
-bool load_hopper_machine();
+/// devices of compute capability 9.0. False where the build has none, and where the library's kernels cannot be launched
+/// past libgomp (direct.hpp) on this device: -1 is one that is planned for and not there.
+bool load_hopper_machine(int device = -1);
 
 /// After that: whether the Hopper machine is there for a depth (Launch). Depths beyond 128 are a library of their own,
 /// opened when somebody first asks.

@@ -2,6 +2,7 @@
 // of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
 // the warpgroups' (1).
 #include "algorithm/team_memory.hpp"
+#include "launch/direct.hpp"
 #include "launch/pass.hpp"
 #include "launch/region.hpp"
 #include "launch/tile_config.hpp"
@@ -74,7 +75,7 @@ FLASHOMP_INLINE void crew_barrier()
 
 /// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
 /// waits for every product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math, int side>
+template <int depth, Pass pass, bool modified, class Math, int side, class Keys>
 static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
                                                          int crews)
 {
@@ -88,7 +89,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
     // Drawn one ahead, so that nobody waits for the counter: `place` is for the next item's number, the other place has
     // that of the item at work.
-    const std::uint32_t drawn = ptx::shared_address(memory) + team_memory_bytes - drawn_bytes;
+    const std::uint32_t drawn = ptx::shared_address(memory) + shape.team_bytes - drawn_bytes;
     std::uint32_t place = drawn;
     if (ptx::warp() == 0) {
         ptx::store_shared_32(place ^ 4, static_cast<unsigned>(crew));
@@ -110,7 +111,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
         } else if constexpr (value_depth(depth) < depth) {
             latent_block<OneMachine, modified>(memory, params, work.item(item));
         } else {
-            run_block<pass, modified>(OneMachine(memory), params, work.item(item));
+            run_block<pass, modified, Keys>(OneMachine(memory), params, work.item(item));
         }
         if constexpr (pass == Pass::backward_key) {
             if (shape.teams == 2 && params.head_splits > 1) {
@@ -129,7 +130,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math>
+template <int depth, Pass pass, bool modified, class Math, class Keys>
 static void run_share(Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;
@@ -144,7 +145,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
     constexpr TensorShape shape = Shapes::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
-        run_items<depth, pass, modified, Math, 0>(call, work, memory, team, teams);
+        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
@@ -155,30 +156,55 @@ static void run_share(Call& call, float* memory, int team, int teams)
             }
         }
     } else if (team % 2 == 0) {
-        run_items<depth, pass, modified, Math, 0>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team / 2, teams / 2);
     } else {
-        run_items<depth, pass, modified, Math, 1>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 1, Keys>(call, work, memory, team / 2, teams / 2);
     }
+}
+
+/// Of a kernel, in its library.
+template <int depth, Pass pass, bool modified, class Math, class Keys>
+static constexpr int entry_number()
+{
+    constexpr int math = std::is_same_v<Math, ptx::BFloat16Math> ? 0 : (std::is_same_v<Math, ptx::Float16Math> ? 1 : 2);
+    constexpr int pages = std::is_same_v<Keys, PagedKeys> ? 1 : 0;
+    return static_cast<int>(pass) + 8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (depth / 64))));
+}
+
+/// What a team does, whoever launched the kernel. Teams: a number's type, by whose name cmake/hopper/as and
+/// cmake/nvptx/add_entries know the kernels whose teams are clusters.
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys>
+static __attribute__((noinline, noclone)) void run_team(Call* there)
+{
+    mark_entry<entry_number<depth, pass, modified, Math, Keys>()>();
+    run_share<depth, pass, modified, Math, Keys>(*there, team_memory(), this_block(), launched_teams());
 }
 #pragma omp end declare target
 
-/// Teams: a number's type, by whose name cmake/hopper/as knows the kernels whose teams are clusters.
-template <int depth, Pass pass, bool modified, class Math, class Teams>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys = StridedKeys>
 static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = Shapes::of(pass, depth, modified).warps;
     const int all_teams = launch.crews * Teams::number;
+    constexpr int dynamic_bytes = 
+        FLASHOMP_HOPPER != 0 ? Shapes::of(pass, depth, modified).team_bytes + lost_bytes : 0;
+    const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys>(), dynamic_bytes},
+                                          launch.device, all_teams, warps, there);
+    if (direct.is_there) {
+        return {.on_device = true, .failure = direct.failure};
+    }
+    if (FLASHOMP_HOPPER != 0 && launches_directly(launch.device)) { // libgomp would give the kernel no team memory
+        constexpr int out_of_memory = 2;
+        return {.on_device = true, .failure = out_of_memory};
+    }
     FellBack fell_back;
     const FellBackFlag flag = fell_back.flag();
 #pragma omp target teams device(launch.device) num_teams(all_teams) thread_limit(warps) firstprivate(there, flag)
     {
-        const int team = omp_get_team_num();
-        const int teams = launched_teams();
-        float* const memory = team_memory();
 #pragma omp parallel num_threads(warps)
         {
             if (is_where_sent(flag, true)) {
-                run_share<depth, pass, modified, Math>(*there, memory, team, teams);
+                run_team<depth, pass, modified, Math, Teams, Keys>(there);
             }
             end_region();
         }
@@ -186,9 +212,32 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
+#if FLASHOMP_HOPPER == 0
+/// The forward pass over keys in a cache.
+template <class Math>
+static Ran run_on_pages(const Call& call, Call* there)
+{
+    constexpr int depth = FLASHOMP_TENSOR_DEPTH;
+    return call.params.is_modified ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
+                                   : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
+}
+#endif
+
 template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
+#if FLASHOMP_HOPPER == 0
+    if constexpr (value_depth(FLASHOMP_TENSOR_DEPTH) == FLASHOMP_TENSOR_DEPTH) {
+        if (call.params.cache.is_there()) {
+            if constexpr (operands == Operands::tf32) {
+                return run_on_pages<ptx::Tf32Math>(call, there);
+            } else {
+                return call.params.element == Element::bfloat16 ? run_on_pages<ptx::BFloat16Math>(call, there)
+                                                                : run_on_pages<ptx::Float16Math>(call, there);
+            }
+        }
+    }
+#endif
     Ran ran;
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;

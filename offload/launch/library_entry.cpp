@@ -1,5 +1,6 @@
 // The one entry of a library of kernels (kernel_libraries.cpp): to those of the launch's depth, of
 // FLASHOMP_LIBRARY_DEPTHS.
+#include "launch/direct.hpp"
 #include "launch/tensor_shapes.hpp"
 
 namespace flashomp::offload {
@@ -17,6 +18,11 @@ static Ran run_one_of(const Call& call, Call* there)
 extern "C" __attribute__((visibility("default"))) Ran flashomp_run(const Call& call, Call* there)
 {
     return run_one_of<FLASHOMP_LIBRARY_DEPTHS>(call, there);
+}
+
+extern "C" __attribute__((visibility("default"))) bool flashomp_launches_directly(int device)
+{
+    return launches_directly(device);
 }
 
 } // namespace flashomp::offload

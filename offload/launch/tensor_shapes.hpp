@@ -1,6 +1,7 @@
 // Block shapes of the tensor-core machines: what one file of kernels is compiled for and what plan() may choose.
 #pragma once
 
+#include "algorithm/team_memory.hpp"
 #include "launch/launch.hpp"
 
 namespace flashomp::offload {
@@ -28,6 +29,9 @@ struct TensorShape {
     int lead = 1;        ///< so many blocks for scores are on their way while one is at work
     int sums_lead = 0;   ///< the same for blocks that are only summed; 0: there are none
     int teams = 1;       ///< of a crew: 2 are a cluster (PairedMachine)
+    /// Team memory. The Hopper machine's is dynamic shared memory, of which only launches past libgomp have more than
+    /// 48 KB (direct.hpp).
+    int team_bytes = team_memory_bytes;
 
     [[nodiscard]] constexpr int resident_rows() const { return 16 * fragments * warps; }
 };
@@ -126,10 +130,18 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     // element work: that of modified scores is better spread over the tensor machine's.
     const TensorShape pair =
         modified ? TensorShape{} : TensorShape{.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2, .teams = 2};
+    constexpr int half_of_shared_memory = 110 * 1024; // two teams have the registers of a multiprocessor
     ShapesOfDepths shapes;
     if (pass == Pass::forward) {
         shapes = {.at_64 = {.fragments = 2, .stream_rows = 48, .warps = 4, .defers = true, .lead = 2, .sums_lead = 2},
-                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4, .defers = true, .lead = 2, .sums_lead = 1},
+                  .at_128 = {.fragments = 1,
+                             .stream_rows = 64,
+                             .warps = 4,
+                             .defers = true,
+                             .lead = 2,
+                             .sums_lead = 1,
+                             .team_bytes = half_of_shared_memory},
+                  // Blocks of 32 rows took 1.3 times as long.
                   .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 4, .defers = true, .lead = 2, .sums_lead = 1}};
     } else if (pass == Pass::backward_query) {
         shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 4, .defers = true},

@@ -18,6 +18,7 @@ struct TileConfig {
         warps = Shapes::of(pass, head_depth, is_modified).warps,
         in_registers = Shapes::of(pass, head_depth, is_modified).in_registers,
         places = Shapes::of(pass, head_depth, is_modified).places,
+        team_bytes = Shapes::of(pass, head_depth, is_modified).team_bytes,
         refetch = pass == Pass::backward_key || is_modified,
         modified = is_modified,
     };

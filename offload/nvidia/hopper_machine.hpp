@@ -40,7 +40,7 @@ public:
         sums_early = Config::sums_lead == 1,
         bytes = int{Rings::bytes} + (Config::panel_in_memory != 0 ? int{Panel::bytes} : 0) + drawn_bytes,
     };
-    static_assert(int{bytes} <= team_memory_bytes);
+    static_assert(int{bytes} <= int{Config::team_bytes});
 
     struct Stream {
         std::uint32_t address;
@@ -53,7 +53,7 @@ public:
     };
 
     FLASHOMP_INLINE explicit HopperMachine(const void* team_memory)
-        : Tile(team_memory), rings_(this->memory_ + team_memory_bytes - drawn_bytes, this->thread())
+        : Tile(team_memory), rings_(this->memory_ + Config::team_bytes - drawn_bytes, this->thread())
     {
     }
 

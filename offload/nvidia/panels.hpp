@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/machine.hpp"
+#include "algorithm/page_source.hpp"
 #include "nvidia/ptx.hpp"
 
 #pragma omp declare target
@@ -61,21 +62,29 @@ FLASHOMP_INLINE bool in_chunks(const Rows& rows)
     return (start | bytes_of(rows.stride) | bytes_of(rows.depth)) % 16 == 0;
 }
 
-/// copy_in() of one chunk that no 16-byte copy can read.
+/// The same of rows in pages, wherever each page is.
+template <int element_bytes>
+FLASHOMP_INLINE bool in_chunks(const PagedRows& rows)
+{
+    return in_chunks<element_bytes>(rows.page0) &&
+           static_cast<std::uintptr_t>(element_bytes * rows.page_stride) % 16 == 0;
+}
+
+/// copy_in() of one chunk that no 16-byte copy can read, of row r, which begins at `row`.
 template <class Block>
-FLASHOMP_INLINE void copy_elements(std::uint32_t block, const Rows& rows, const typename Block::Stored* source,
-                                   unsigned r, unsigned chunk)
+FLASHOMP_INLINE void copy_elements(std::uint32_t block, unsigned r, unsigned chunk,
+                                   const typename Block::Stored* row, bool is_row, int depth)
 {
     constexpr int size = Block::element_bytes;
     FLASHOMP_UNROLL(1)
     for (unsigned x = 0; x < 16 / size; ++x) {
         const int column = static_cast<int>(16 / size * chunk + x);
-        const bool there = (static_cast<int>(r) < rows.count) & (column < rows.depth);
+        const bool there = is_row & (column < depth);
         const std::uint32_t at = block + Block::offset(r, chunk) + size * x;
         if constexpr (size == 4) {
-            ptx::copy_async_4(at, source + r * rows.stride + column, there ? 4 : 0);
+            ptx::copy_async_4(at, row + column, there ? 4 : 0);
         } else {
-            ptx::store_shared_16(at, there ? source[r * rows.stride + column] : 0U);
+            ptx::store_shared_16(at, there ? row[column] : 0U);
         }
     }
 }
@@ -102,7 +111,8 @@ FLASHOMP_INLINE void copy_in_chunks(std::uint32_t block, const Rows& rows, unsig
             const Stored* const from = source + static_cast<std::int64_t>(r) * rows.stride + in_chunk * chunk;
             ptx::copy_async_16(block + Block::offset(r, chunk), from, static_cast<int>(r), reach);
         } else {
-            copy_elements<Block>(block, rows, source, r, chunk);
+            copy_elements<Block>(block, r, chunk, source + static_cast<std::int64_t>(r) * rows.stride,
+                                 static_cast<int>(r) < rows.count, rows.depth);
         }
     }
 }
@@ -139,7 +149,8 @@ FLASHOMP_INLINE void copy_in_columns(std::uint32_t block, const Rows& rows, unsi
     }
     FLASHOMP_UNROLL(1)
     for (int i = 0; i < each; ++i) { // rows that no 16-byte copy can read
-        copy_elements<Block>(block, rows, source, first + static_cast<unsigned>(i) * apart, chunk);
+        const unsigned r = first + static_cast<unsigned>(i) * apart;
+        copy_elements<Block>(block, r, chunk, source + r * rows.stride, static_cast<int>(r) < rows.count, rows.depth);
     }
 }
 
@@ -151,6 +162,38 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thr
         copy_in_columns<Block, threads>(block, rows, thread);
     } else {
         copy_in_chunks<Block, threads>(block, rows, thread);
+    }
+}
+
+/// The same of rows in pages: each thread looks up the pages of its own rows.
+template <class Block, int threads>
+FLASHOMP_INLINE void copy_in(std::uint32_t block, const PagedRows& rows, unsigned thread)
+{
+    constexpr int size = Block::element_bytes;
+    constexpr int in_chunk = 16 / size;
+    constexpr int chunks = Block::chunks; // in a row
+    constexpr int each = Block::rows * chunks / threads;
+    constexpr int apart = threads / chunks; // rows between those of one thread
+    static_assert(each * threads == Block::rows * chunks);
+    using Stored = typename Block::Stored;
+    const Stored* const source = static_cast<const Stored*>(rows.page0.data);
+    const unsigned here = ptx::here(thread);
+    const unsigned chunk = here % chunks;
+    const unsigned first = here / chunks;
+    const int last = rows.count - 1;
+    const bool whole = in_chunks<size>(rows);
+    const bool is_column = in_chunk * static_cast<int>(chunk) < rows.page0.depth;
+    FLASHOMP_UNROLL(1) // a page is looked up and a division made for each row: unrolled, they would take registers
+    for (int i = 0; i < each; ++i) {
+        const unsigned r = first + static_cast<unsigned>(i) * apart;
+        const bool is_row = static_cast<int>(r) <= last;
+        // Nobody looks up a page for rows that are not there: their address is the last row's, of which nothing is read.
+        const Stored* const row = source + rows.offset_of(is_row ? static_cast<int>(r) : last);
+        if (whole) {
+            ptx::copy_async_16(block + Block::offset(r, chunk), row + in_chunk * chunk, 0, is_row & is_column ? 1 : 0);
+        } else {
+            copy_elements<Block>(block, r, chunk, row, is_row, rows.page0.depth);
+        }
     }
 }
 

@@ -45,6 +45,10 @@ public:
     {
         copy_in<Block, threads>(block.address, rows, this->thread());
     }
+    FLASHOMP_INLINE void load(StreamBlock block, const PagedRows& rows)
+    {
+        copy_in<Block, threads>(block.address, rows, this->thread());
+    }
     FLASHOMP_INLINE void load(ColumnStatsBlock block, const float* source, int count)
     {
         this->copy_stats(block, source, count);

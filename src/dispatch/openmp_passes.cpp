@@ -37,6 +37,9 @@ offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, i
 {
     offload::Ran all{hardware.is_device};
     const auto count = [&all](const offload::Ran& ran) {
+        if (ran.failure != 0) {
+            throw RunFailure(fmt::format("a kernel on the GPU failed, with the CUDA driver's error {}.", ran.failure));
+        }
         all.on_device = all.on_device && ran.on_device;
         all.all_is_finite = all.all_is_finite && ran.all_is_finite;
     };

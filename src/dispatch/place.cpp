@@ -140,14 +140,14 @@ tuning::Key tuning_key(const Hardware& hardware)
     return {hardware.gpu.name, hardware.gpu.driver, tuning::this_build()};
 }
 
-void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts)
+void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts, bool is_there)
 {
     hardware.is_device = true;
     hardware.device = device;
     hardware.gpu = facts;
     const bool keeps = keeps_to_warps(); // before a library is opened, which the driver compiles
     const bool has_kernels = hardware.backend == Backend::cuda || facts.matrix_units != MatrixUnits::warpgroup ||
-                             (!keeps && offload::load_hopper_machine());
+                             (!keeps && offload::load_hopper_machine(is_there ? device : -1));
     if (!has_kernels || keeps) {
         hardware.gpu.matrix_units = std::min(facts.matrix_units, MatrixUnits::warp);
     }
@@ -227,7 +227,7 @@ Place place_on(const KnownDevice& device, const Options& options)
     on_host.device.kind = Device::Kind::host;
     Place place = choose_place(on_host);
     place.hardware.backend = is_cuda ? Backend::cuda : Backend::openmp;
-    set_gpu(place.hardware, 0, device.facts);
+    set_gpu(place.hardware, 0, device.facts, false);
     place.hardware.tuned = tuning::tables_for(device.facts.name, {}); // those that were shipped
     place.name = fmt::format("{} (planned for, not looked for)", device.facts.name);
     place.note = fmt::format("named as {}", device.key);

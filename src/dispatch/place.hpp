@@ -28,7 +28,7 @@ struct Place {
 
 /// Makes the GPU with these facts what the hardware is, with the matrix units that the build has kernels for. Throws
 /// Error where FLASHOMP_DEVICE_ISA names something else.
-void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts);
+void set_gpu(Hardware& hardware, int device, const DeviceFacts& facts, bool is_there = true);
 
 /// Throws Error where the place cannot read the tensor, named as in messages; a call on a stream reads no host memory
 /// but what is `is_read_on_host`: cu_seqlens, which plan() reads.

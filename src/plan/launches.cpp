@@ -43,9 +43,9 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
     return blocks;
 }
 
-/// Teams of a launch. libgomp keeps the stacks of at most 1024 warps between launches; with more, every launch
-/// allocates them anew. It starts no more teams than reside on the GPU at one time.
-int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware)
+/// Teams of a launch: no more than reside on the GPU at one time. libgomp keeps the stacks of at most 1024 warps between
+/// launches; with more, every launch allocates them anew. Launches past libgomp (offload/launch/direct.hpp) do not.
+int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware, bool past_libgomp = false)
 {
     constexpr int most = 1024;                      // pieces of offload/launch/team_arena.cpp
     constexpr int lane_registers = 255, lanes = 32; // of our kernels' launches
@@ -54,7 +54,7 @@ int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware)
     if (tiling.teams > most) {
         throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
     }
-    const int wanted = tiling.teams > 0 ? tiling.teams : most / team_threads;
+    const int wanted = tiling.teams > 0 ? tiling.teams : (past_libgomp ? most : most / team_threads);
     return together > 0 ? std::min(wanted, together) : wanted;
 }
 
@@ -284,7 +284,8 @@ Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, cons
     launch.crew_threads = shape.warps;
     if (hardware.backend == Backend::openmp) {
         launch.crew_teams = shape.teams;
-        launch.crews = std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware) / shape.teams);
+        launch.crews = std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware, machine == Machine::hopper) /
+                                       shape.teams);
     }
     launch.heads_together = heads_together(pass, problem, hardware);
     return launch;

@@ -113,6 +113,7 @@ constexpr Kernel cuda_tensor{
     .machine = Machine::tensor,
     .obstacle = cuda_tensor_obstacle,
     .launch = tensor_launch<Machine::tensor>,
+    .reads_caches = true,
     .run_on_stream =
         [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
 };
@@ -232,6 +233,7 @@ constexpr Kernel list[] = {
         .obstacle = openmp_tensor_obstacle,
         .launch = tensor_launch<Machine::tensor>,
         .merges_parts = true,
+        .reads_caches = true,
         .run_region = offload::run_tensor,
     },
     {
@@ -277,7 +279,7 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
     if (is_cache(problem.options) && !kernel.reads_caches) {
         return "k and v are no key/value cache";
     }
-    if (is_cache(problem.options) && kernel.machine == Machine::plain &&
+    if (is_cache(problem.options) && kernel.machine != Machine::host &&
         problem.kernel_depth() > offload::most_plain_depth) {
         return "the head dims of a key/value cache are at most 256";
     }

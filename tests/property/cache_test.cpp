@@ -87,7 +87,13 @@ TEST_P(Caches, HaveTheReferencesResultsInEveryForm)
                 for (const CacheForm form : cache_forms) {
                     if (takes(cached.attention.options, form)) {
                         SCOPED_TRACE(static_cast<int>(form));
-                        expect_same(run(cached, form), expected);
+                        const Outputs outputs = run(cached, form);
+                        // The compressed form is planned for all pages that there are: on a GPU for other parts.
+                        if (form == CacheForm::compressed && target_.is_device) {
+                            expect_close(cached, form, outputs);
+                        } else {
+                            expect_same(outputs, expected);
+                        }
                     }
                 }
             }
