@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(32 * Shapes::of(pass, depth, modified).warps)
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math, KeySums sums = KeySums::both, class Keys = offload::StridedKeys>
+template <int depth, Pass pass, bool modified, class Math, KeySums sums = KeySums::both,
+          class Keys = offload::StridedKeys>
 cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
 {
     if constexpr (sums_apart(pass, depth) && sums == KeySums::both) {

@@ -17,8 +17,8 @@ FLASHOMP_NO_INLINE float* team_memory()
         unsigned long long address = 0;
         // "r" for a 64-bit operand is what the host's front end accepts too; inside, everything is a typed .reg.
 #if defined(FLASHOMP_HOPPER) && FLASHOMP_HOPPER != 0
-        // Dynamic: cmake/hopper/as declares it. The linker puts it right behind the static arrays, whatever alignment is
-        // asked for.
+        // Dynamic: cmake/hopper/as declares it. The linker puts it right behind the static arrays, whatever alignment
+        // is asked for.
         asm volatile("{ .reg .u32 s; .reg .u64 a; mov.u32 s, flashomp_dynamic; add.u32 s, s, 1023; and.b32 s, s, -1024;"
                      " cvt.u64.u32 a, s; cvta.shared.u64 %0, a; }"
                      : "=r"(address));

@@ -1,5 +1,5 @@
-// CUDA's driver, for what OpenMP has no words for: what a device is, which context it works in, streams, and launches. The driver
-// is opened where it is there; nothing is linked to it.
+// CUDA's driver, for what OpenMP has no words for: what a device is, which context it works in, streams, and launches.
+// The driver is opened where it is there; nothing is linked to it.
 #pragma once
 
 #include <cstddef>

@@ -116,9 +116,9 @@ public:
             return {};
         }
         void* parameters[] = {&there, &stacks_, &bytes};
-        const int status = driver_->LaunchKernel(entry, static_cast<unsigned>(blocks), 1, 1, 32,
-                                                 static_cast<unsigned>(warps), 1, static_cast<unsigned>(asked.dynamic_bytes), nullptr,
-                                                 parameters, nullptr);
+        const int status =
+            driver_->LaunchKernel(entry, static_cast<unsigned>(blocks), 1, 1, 32, static_cast<unsigned>(warps), 1,
+                                  static_cast<unsigned>(asked.dynamic_bytes), nullptr, parameters, nullptr);
         return {true, status != 0 ? status : driver_->StreamSynchronize(nullptr)};
     }
 
@@ -136,7 +136,8 @@ private:
         {
             constexpr int context_attribute = 1; // CU_POINTER_ATTRIBUTE_CONTEXT
             void* wanted = nullptr;
-            if (driver_.PointerGetAttribute(&wanted, context_attribute, reinterpret_cast<std::uintptr_t>(memory)) != 0 ||
+            if (driver_.PointerGetAttribute(&wanted, context_attribute, reinterpret_cast<std::uintptr_t>(memory)) !=
+                    0 ||
                 driver_.CtxGetCurrent(&before_) != 0) {
                 return;
             }

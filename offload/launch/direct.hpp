@@ -1,6 +1,6 @@
-// Launches past libgomp, which takes 15 µs of its own for each kernel, knows no stream but CUDA's default one, and gives
-// a block 48 KB of shared memory at most. The kernels are those that g++ compiled and libgomp has loaded; what differs is
-// who enters them. cmake/nvptx/add_entries writes an entry behind the code of each function that says
+// Launches past libgomp, which takes 15 µs of its own for each kernel, knows no stream but CUDA's default one, and
+// gives a block 48 KB of shared memory at most. The kernels are those that g++ compiled and libgomp has loaded; what
+// differs is who enters them. cmake/nvptx/add_entries writes an entry behind the code of each function that says
 // mark_entry<NUMBER>(), and the driver launches it. docs/offload.md ("Launches past libgomp") has the whole way.
 //
 // Compiled into every library that has such kernels, since each has a program of its own on the GPU.

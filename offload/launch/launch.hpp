@@ -121,8 +121,8 @@ bool has_tensor_machine(Element element, int depth);
 Ran run_hopper(const Call& call, Call* there);
 
 /// Opens the library with the Hopper machine, whose GPU code every device of the process is then given: only on
-/// devices of compute capability 9.0. False where the build has none, and where the library's kernels cannot be launched
-/// past libgomp (direct.hpp) on this device: -1 is one that is planned for and not there.
+/// devices of compute capability 9.0. False where the build has none, and where the library's kernels cannot be
+/// launched past libgomp (direct.hpp) on this device: -1 is one that is planned for and not there.
 bool load_hopper_machine(int device = -1);
 
 /// After that: whether the Hopper machine is there for a depth (Launch). Depths beyond 128 are a library of their own,

@@ -10,8 +10,9 @@ static_assert(SummingMachine<SlicedMachine> && SummingMachine<VisibleSlicedMachi
 static Ran run(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, call.params.is_modified,
-             [&]<Pass pass, bool modified>() { ran = run_pass<SlicedMachine, pass, modified, StridedKeys>(call.launch, there); });
+    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
+        ran = run_pass<SlicedMachine, pass, modified, StridedKeys>(call.launch, there);
+    });
     return ran;
 }
 

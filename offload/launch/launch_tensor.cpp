@@ -186,8 +186,7 @@ static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = Shapes::of(pass, depth, modified).warps;
     const int all_teams = launch.crews * Teams::number;
-    constexpr int dynamic_bytes = 
-        FLASHOMP_HOPPER != 0 ? Shapes::of(pass, depth, modified).team_bytes + lost_bytes : 0;
+    constexpr int dynamic_bytes = FLASHOMP_HOPPER != 0 ? Shapes::of(pass, depth, modified).team_bytes + lost_bytes : 0;
     const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys>(), dynamic_bytes},
                                           launch.device, all_teams, warps, there);
     if (direct.is_there) {
@@ -218,8 +217,9 @@ template <class Math>
 static Ran run_on_pages(const Call& call, Call* there)
 {
     constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-    return call.params.is_modified ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
-                                   : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
+    return call.params.is_modified
+               ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
+               : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
 }
 #endif
 

@@ -72,8 +72,8 @@ FLASHOMP_INLINE bool in_chunks(const PagedRows& rows)
 
 /// copy_in() of one chunk that no 16-byte copy can read, of row r, which begins at `row`.
 template <class Block>
-FLASHOMP_INLINE void copy_elements(std::uint32_t block, unsigned r, unsigned chunk,
-                                   const typename Block::Stored* row, bool is_row, int depth)
+FLASHOMP_INLINE void copy_elements(std::uint32_t block, unsigned r, unsigned chunk, const typename Block::Stored* row,
+                                   bool is_row, int depth)
 {
     constexpr int size = Block::element_bytes;
     FLASHOMP_UNROLL(1)
@@ -187,7 +187,8 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const PagedRows& rows, unsigne
     for (int i = 0; i < each; ++i) {
         const unsigned r = first + static_cast<unsigned>(i) * apart;
         const bool is_row = static_cast<int>(r) <= last;
-        // Nobody looks up a page for rows that are not there: their address is the last row's, of which nothing is read.
+        // Nobody looks up a page for rows that are not there: their address is the last row's, of which nothing is
+        // read.
         const Stored* const row = source + rows.offset_of(is_row ? static_cast<int>(r) : last);
         if (whole) {
             ptx::copy_async_16(block + Block::offset(r, chunk), row + in_chunk * chunk, 0, is_row & is_column ? 1 : 0);

@@ -13,7 +13,8 @@ BenchTable::BenchTable(const bench::RunSettings& settings, const bench::Runner& 
                        const std::vector<cost::Shape>& shapes)
     : has_kernels_(settings.kernel_time), has_ratio_(settings.beside_standard && runner.has_standard()),
       has_rms_(settings.dtype == DType::float8_e4m3), has_queue_(runner.on_device() && runner.has_standard()),
-      has_model_(std::any_of(shapes.begin(), shapes.end(), [](const cost::Shape& shape) { return !shape.model.empty(); })),
+      has_model_(
+          std::any_of(shapes.begin(), shapes.end(), [](const cost::Shape& shape) { return !shape.model.empty(); })),
       has_copy_(!runner.on_device() &&
                 std::any_of(shapes.begin(), shapes.end(), [](const cost::Shape& shape) { return shape.seqlen_q == 1; }))
 {

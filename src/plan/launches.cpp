@@ -43,8 +43,9 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
     return blocks;
 }
 
-/// Teams of a launch: no more than reside on the GPU at one time. libgomp keeps the stacks of at most 1024 warps between
-/// launches; with more, every launch allocates them anew. Launches past libgomp (offload/launch/direct.hpp) do not.
+/// Teams of a launch: no more than reside on the GPU at one time. libgomp keeps the stacks of at most 1024 warps
+/// between launches; with more, every launch allocates them anew. Launches past libgomp (offload/launch/direct.hpp) do
+/// not.
 int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware, bool past_libgomp = false)
 {
     constexpr int most = 1024;                      // pieces of offload/launch/team_arena.cpp
@@ -284,8 +285,9 @@ Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, cons
     launch.crew_threads = shape.warps;
     if (hardware.backend == Backend::openmp) {
         launch.crew_teams = shape.teams;
-        launch.crews = std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware, machine == Machine::hopper) /
-                                       shape.teams);
+        launch.crews =
+            std::max(1, teams_of(problem.options.tiling, launch.crew_threads, hardware, machine == Machine::hopper) /
+                            shape.teams);
     }
     launch.heads_together = heads_together(pass, problem, hardware);
     return launch;
