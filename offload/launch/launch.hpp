@@ -37,6 +37,7 @@ struct Launch {
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
     int depth = 0;                ///< GPU machines: head_dim and head_dim_v, rounded up to what they are compiled for
     int device = -1;              ///< OpenMP device of a target region; -1 the host
+    int heads_in_block = 1;       ///< host, few queries: resident_rows of each of so many heads are one block
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;

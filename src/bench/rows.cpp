@@ -126,6 +126,7 @@ Json row_json(const Row& row)
     if (const std::optional<double> share = row.bandwidth_share()) {
         json["copy_bandwidth"] = *row.copy_bandwidth;
         json["bandwidth_share"] = *share;
+        json["read_bandwidth"] = row.read_bandwidth.value_or(0);
     }
     if (const std::optional<double> share = row.bound_share()) {
         json["bound_time"] = *row.bound_seconds * 1e3;
