@@ -146,7 +146,9 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
     options_.causal = shape.causal;
     options_.window = shape.window;
-    options_.softcap = static_cast<double>(shape.softcap);
+    if (shape.softcap > 0) {
+        options_.softcap = static_cast<double>(shape.softcap);
+    }
     if (shape.sink) {
         sink_ = std::make_unique<PlacedTensor>(random_tensor(6, DType::float32, {shape.heads_q}), space);
         options_.sink = sink_->view();

@@ -255,7 +255,9 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.options = options;
     p.options.causal = s.causal;
     p.options.window = s.window;
-    p.options.softcap = static_cast<double>(s.softcap);
+    if (s.softcap > 0) {
+        p.options.softcap = static_cast<double>(s.softcap);
+    }
     if (s.sink) {
         p.options.sink = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});
     }

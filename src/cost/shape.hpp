@@ -60,7 +60,8 @@ inline constexpr std::string_view shape_grammar =
 /// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
 
-/// The problem without data, contiguous: enough for plan(). The shape's masks replace those of `options`.
+/// The problem without data, contiguous: enough for plan(). The shape's masks replace those of
+/// `options`, and so do its softcap and sinks where it has them.
 [[nodiscard]] Problem problem_of(const Shape& shape, DType dtype, bool backward, const Options& options);
 
 } // namespace flashomp::cost

