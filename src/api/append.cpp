@@ -273,7 +273,8 @@ void check_memory_shared(const AppendArgs& args, const Options& options)
     const std::array<Named, 3> outputs{Named{"k_cache", args.k_cache}, Named{"v_cache", args.v_cache},
                                        Named{"q_out", args.q_out}};
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const auto& [name, view] = outputs.at(i);
+        const auto& name = outputs.at(i).first; // not a binding, which clang 14 lets no lambda capture
+        const auto& view = outputs.at(i).second;
         if (!view) {
             continue;
         }

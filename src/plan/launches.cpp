@@ -56,8 +56,7 @@ int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware, b
     if (tiling.teams > most) {
         throw Error(fmt::format("tiling.teams was {}; allowed are 1 to {}.", tiling.teams, most));
     }
-    const int wanted =
-        tiling.teams > 0 ? tiling.teams : (past_libgomp && together > 0 ? together : most / team_threads);
+    const int wanted = tiling.teams > 0 ? tiling.teams : (past_libgomp ? most : most / team_threads);
     return together > 0 ? std::min(wanted, together) : wanted;
 }
 

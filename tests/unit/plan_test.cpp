@@ -158,6 +158,7 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
     }
     Hardware hardware = gpu();
     hardware.gpu.matrix_units = MatrixUnits::warpgroup;
+    hardware.gpu.multiprocessors = 128; // for 256 teams
     const auto dk_dv = [&](const char* shape, int teams) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         problem.options.tiling.teams = teams;
@@ -165,7 +166,7 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
     };
     for (const offload::Launch& launch : {dk_dv("b8_h8_n4096_d256", 0), dk_dv("b8_h8_n4096_d200", 0)}) {
         EXPECT_EQ(launch.crew_teams, 2);
-        EXPECT_EQ(launch.crews, 128); // 1024 warps in all
+        EXPECT_EQ(launch.crews, 128); // two teams each
         EXPECT_EQ(launch.crew_threads, 4);
     }
     EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crew_teams, 1);
@@ -198,6 +199,7 @@ TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
     const auto planned = [](const char* shape) {
         Hardware hardware = gpu();
         hardware.gpu.matrix_units = MatrixUnits::warpgroup;
+        hardware.gpu.multiprocessors = 128; // for 256 teams
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         const Plan decided = plan(problem, hardware);
         // No more than a float32 dQ would be.
