@@ -1,266 +1,345 @@
-// The host machine for fewer resident rows than a vector has lanes, as in decoding: its products run along the depth,
-// on keys and values as they are in memory, each of which is read once. Everything else is the host machine's own.
+// The host machine for few resident rows, as in decoding. Its time is that of reading keys and values, so it reads each
+// once, where it is, in the order of memory: a block of rows may be those of several key heads, whose keys lie beside
+// each other, and while it computes on a block of keys the next one is asked for. Products run along the depth, and
+// vector lanes of scores along keys, for the rows are too few for them.
 #pragma once
 
 #include "host/host_machine.hpp"
+#include "host/placed_rows.hpp"
+#include "host/row_products.hpp"
 
 namespace flashomp::offload {
 
-/// StreamedRows: Rows, or PagedRows of a cache.
-template <class Isa, class StreamedRows = Rows>
+template <class Isa>
 class FewRowsMachine : public HostMachine<Isa> {
     using Base = HostMachine<Isa>;
     using Tile = HostTile<Isa>;
-    using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines, Tile::with_element, Base::rescale;
+    using Tile::padded, Tile::rows_, Tile::take, Tile::vectors, Tile::whole_lines, Tile::with_element, Base::rescale;
     using typename Tile::Vector, typename Tile::Lanes;
-    enum : int { most_rows = 4, keys = 4 }; // of a register block
+
+    template <class T>
+    using Products = DepthProducts<Isa, T>;
+
+    enum : int {
+        most_rows = 8,                               ///< of a register block, which reads up to so many
+        most_sums = Isa::lanes < 8 ? 8 : Isa::lanes, ///< sums that registers hold beside what is multiplied
+    };
 
 public:
     using Base::lanes, Base::load;
-    using typename Base::Accumulator, typename Base::Scores, typename Base::Stage, typename Base::Stats;
+    using typename Base::Accumulator, typename Base::Stage, typename Base::Stats;
 
     struct Resident {
-        float* data; ///< [row][padded depth], zeros beyond the depth
+        float* data; ///< [row][padded depth] of DepthProducts::Resident, zeros beyond the depth
         int depth, padded, count;
     };
-    struct Stream {
-        StreamedRows rows;
-        FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
+
+    /// Lanes run along columns. Beyond `count` there are -infs up to a multiple of the lanes.
+    struct Scores {
+        float* data; ///< [row][column]
+        int columns, count;
+        FLASHOMP_INLINE float& at(int r, int c) const { return data[std::ptrdiff_t{r} * columns + c]; }
+        [[nodiscard]] FLASHOMP_INLINE Vector* row(int r) const { return vectors(&at(r, 0)); }
     };
+
+    using Stream = PlacedRows;
 
     using Base::Base;
 
-    static constexpr std::int64_t resident_floats(int rows, int depth) { return whole_lines(rows, padded(depth)); }
-    static constexpr std::int64_t stream_floats(int, int) { return 0; }
+    /// The resident rows are those of so many key heads, as many of each.
+    FLASHOMP_INLINE void spread_over(int heads) { heads_ = heads; }
+
+    static constexpr std::int64_t resident_floats(int rows, int depth)
+    {
+        return whole_lines(rows + most_rows - 1, in_pieces(depth));
+    }
+    static constexpr std::int64_t accumulator_floats(int rows, int depth) { return resident_floats(rows, depth); }
+    static constexpr std::int64_t scores_floats(int rows, int columns)
+    {
+        return whole_lines(rows + most_rows - 1, Stream::whole_steps(columns));
+    }
+    static constexpr std::int64_t stream_floats(int rows, int) { return whole_lines(1, Stream::floats(rows)); }
 
     FLASHOMP_INLINE Resident resident(int depth)
     {
-        return {take(resident_floats(this->resident_rows(), depth)), depth, padded(depth), 0};
+        return {zeros(resident_floats(this->resident_rows(), depth)), depth, in_pieces(depth), 0};
     }
-    FLASHOMP_INLINE Stream stream(const Tensor&, int, StreamUse) { return {}; }
+    FLASHOMP_INLINE Accumulator accumulator(int depth)
+    {
+        return {zeros(accumulator_floats(this->resident_rows(), depth)), depth, padded(depth)};
+    }
     FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values)
     {
-        Scores s = Base::scores();
-        this->clear(s); // lanes without a row take part in vectors
-        return s;
+        return {zeros(scores_floats(this->resident_rows(), this->stream_rows())),
+                Stream::whole_steps(this->stream_rows()), 0};
     }
-    FLASHOMP_INLINE Stats row_stats()
+    FLASHOMP_INLINE Stream stream(const Tensor& tensor, int depth, StreamUse)
     {
-        Stats stats = Base::row_stats();
-        for (int r = 0; r < padded(this->resident_rows()); ++r) {
-            stats[r] = 0.0F;
-        }
-        return stats;
+        return {take(stream_floats(this->stream_rows(), depth)), tensor.head / heads_, heads_};
     }
 
     void load(Resident& block, const Rows& rows)
     {
-        rows_ = padded(rows.count);
+        rows_ = rows.count;
         block.count = rows.count;
         with_element(rows, [&](const auto* data) {
+            using Kept = typename Products<std::remove_cvref_t<decltype(*data)>>::Resident;
             for (int r = 0; r < rows.count; ++r) {
                 const auto* source = data + rows.offset + r * rows.stride;
-                float* target = block.data + std::ptrdiff_t{r} * block.padded;
-                for (int x = 0; x < block.padded; ++x) {
-                    target[x] = x < block.depth ? to_float(source[x]) : 0.0F;
+                auto* target = reinterpret_cast<Kept*>(block.data) + std::ptrdiff_t{r} * block.padded;
+                for (int x = 0; x < block.depth; ++x) {
+                    from_float(to_float(source[x]), target[x]); // of the same type, or a float
                 }
             }
         });
     }
-    void load(Stream& block, const StreamedRows& rows) { block.rows = rows; }
 
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
+    void load(Stream& block, const Rows& rows) { take_and_ask(block, rows); }
+    void load(Stream& block, const PagedRows& rows) { take_and_ask(block, rows); }
+
+    void multiply(Scores& s, const Resident& block, Stream& k)
     {
-        s.count = stream.rows.count;
-        for_keys(stream.rows, s.count, [&](int c, const auto& group, int depth) FLASHOMP_LAMBDA {
-            for (int r = 0; r < block.count; r += most_rows) {
-                with_rows(block.count - r, [&]<int rows>() { dots<rows>(s, block, group, depth, r, c); });
-            }
+        s.count = k.count();
+        with_elements<true>(k, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
+            for_heads(block.count, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
+                for (int c = 0; c < s.count; c += most_sums / n) {
+                    if (is_first) {
+                        k.ask(data, most_sums / n);
+                    }
+                    dots<n, whole>(s, block, k, data, head, r, rows, c);
+                }
+            });
         });
+        for (int r = 0; r < block.count; ++r) {
+            for (int c = s.count; c % lanes != 0; ++c) {
+                s.at(r, c) = -infinity;
+            }
+        }
     }
 
-    FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& s2,
-                                  const Resident& block2, const Stream& stream2)
-    {
-        multiply(s, block, stream);
-        multiply(s2, block2, stream2);
-    }
-
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream, bool scales,
-                                    const Stats& factor)
+    FLASHOMP_INLINE void accumulate(Accumulator& a, Scores& s, Stream& v, bool scales, const Stats& factor)
     {
         if (scales) {
             rescale(a, factor);
         }
-        accumulate(a, s, stream);
+        accumulate(a, s, v);
     }
 
-    FLASHOMP_INLINE void accumulate(Accumulator& a, const Scores& s, const Stream& stream)
+    void accumulate(Accumulator& a, Scores& s, Stream& v)
     {
-        for_keys(stream.rows, s.count, [&](int c, const auto& group, int depth) FLASHOMP_LAMBDA {
-            for (int r = 0; r < this->resident_rows(); r += most_rows) {
-                with_rows(this->resident_rows() - r, [&]<int rows>() { sums<rows>(a, s, group, depth, r, c); });
+        with_elements<false>(v, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
+            for (int r = 0; r < rows_; ++r) {
+                ValueSums<Isa, std::remove_cvref_t<decltype(*data)>>::prepare(&s.at(r, 0), s.count);
             }
+            for_heads(rows_, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
+                constexpr int most = most_sums / n < 8 ? most_sums / n : 8;
+                int x = 0;
+                const auto columns = [&]<int m>() FLASHOMP_LAMBDA {
+                    for (; x + m * lanes <= a.padded; x += m * lanes) {
+                        sums<n, m, whole>(a, s, v, data, head, r, rows, x, is_first && x == 0);
+                    }
+                };
+                columns.template operator()<most>();
+                if constexpr (most > 4) {
+                    columns.template operator()<4>();
+                }
+                if constexpr (most > 1) {
+                    columns.template operator()<1>();
+                }
+            });
         });
+    }
+
+    template <class F>
+    FLASHOMP_INLINE void map(Scores& s, F f)
+    {
+        for (int r = 0; r < rows_; ++r) {
+            float* const row = &s.at(r, 0);
+#pragma omp simd
+            for (int c = 0; c < s.count; ++c) {
+                row[c] = f(row[c], r, c);
+            }
+        }
+    }
+
+    static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
+    {
+        return true;
+    } // as Tile's
+
+    FLASHOMP_INLINE void row_max(const Scores& s, const Stats& max)
+    {
+        for (int r = 0; r < rows_; ++r) {
+            Vector top = Vector{} + max[r];
+            for (int i = 0; i * lanes < s.count; ++i) {
+                top = Lanes::max(s.row(r)[i], top);
+            }
+            max[r] = Lanes::max(top);
+        }
+    }
+
+    FLASHOMP_INLINE void exp_sum(Scores& s, const Stats& base, float factor, const Stats& sum)
+    {
+        for (int r = 0; r < rows_; ++r) {
+            Vector total = {};
+            for (int i = 0; i * lanes < s.count; ++i) {
+                Vector& x = s.row(r)[i];
+                x = Lanes::exp2((x - base[r]) * factor);
+                total += x;
+            }
+            sum[r] += Lanes::sum(total);
+        }
     }
 
 private:
-    enum : int { ahead = 16 }; ///< rows that are on their way: their stride is too long for the CPU to see
-
-    /// A group of keys, or of values, at one stride, or each at its place.
-    template <class T>
-    struct StridedGroup {
-        const T* first;
-        std::ptrdiff_t stride;
-        FLASHOMP_INLINE const T* operator[](int i) const { return first + i * stride; }
-    };
-    template <class T>
-    struct GatheredGroup {
-        const T* rows[keys];
-        FLASHOMP_INLINE const T* operator[](int i) const { return rows[i]; }
-    };
-
-    template <class T>
-    static FLASHOMP_INLINE void prefetch(const T* row, int depth)
+    /// A depth in whole pieces of every type.
+    static constexpr int in_pieces(int depth)
     {
-        for (int x = 0; x < depth; x += 64 / static_cast<int>(sizeof(T))) {
-            __builtin_prefetch(row + x); // harmless past the end
+        return (depth + 2 * lanes - 1) / (2 * lanes) * (2 * lanes);
+    }
+
+    FLASHOMP_INLINE float* zeros(std::int64_t floats)
+    {
+        float* const data = take(floats);
+        std::fill_n(data, floats, 0.0F);
+        return data;
+    }
+
+    template <class StreamedRows>
+    static void take_and_ask(Stream& block, const StreamedRows& rows)
+    {
+        block.take(rows);
+        if (block.is_first()) {
+            with_element(block.tensor(), [&](const auto* data) { block.ask_here(data); });
         }
     }
 
-    /// Calls f(c, group, depth) for the `count` rows in groups of `keys`, of which the last may have fewer.
-    template <class F>
-    static FLASHOMP_INLINE void for_keys(const Rows& rows, int count, F f)
+    /// Calls f<whole>(data): whether rows have no elements beside whole pieces, or whole vectors.
+    template <bool in_pieces, class F>
+    static FLASHOMP_INLINE void with_elements(const Stream& block, F f)
     {
-        with_element(rows, [&](const auto* data) {
-            const StridedGroup all{data + rows.offset, static_cast<std::ptrdiff_t>(rows.stride)};
-            for (int c = 0; c < count; c += keys) {
-                for (int i = 0; i < keys; ++i) {
-                    prefetch(all[c + ahead + i], rows.depth);
-                }
-                f(c, StridedGroup{all[c], all.stride}, rows.depth);
-            }
+        const Rows& rows = block.tensor();
+        with_element(rows, [&](const auto* data) FLASHOMP_LAMBDA {
+            constexpr int step =
+                in_pieces ? static_cast<int>(Products<std::remove_cvref_t<decltype(*data)>>::step) : lanes;
+            rows.depth % step == 0 ? f.template operator()<true>(data) : f.template operator()<false>(data);
         });
     }
 
-    /// The same of pages, along which two pointers go: one for the keys at work and one for those that are on their
-    /// way, also from the next block.
+    /// Calls f<n>(head, r, rows, is_first) for the `count` rows: up to n from r on, that belong to one head.
     template <class F>
-    static FLASHOMP_INLINE void for_keys(const PagedRows& rows, int count, F f)
+    FLASHOMP_INLINE void for_heads(int count, F f)
     {
-        with_element(rows.page0, [&](const auto* data) {
-            using T = std::remove_cvref_t<decltype(*data)>;
-            PageWalk here(rows, 0);
-            PageWalk there(rows, ahead);
-            int in_page = rows.page_rows - rows.first % rows.page_rows; // from here on
-            const auto step = [&] {
-                here.next();
-                in_page = in_page > 1 ? in_page - 1 : rows.page_rows;
-            };
-            for (int c = 0; c < count; c += keys) {
-                for (int i = 0; i < keys && !there.is_over(); ++i, there.next()) {
-                    prefetch(data + there.offset(), rows.page0.depth);
+        const int group = count / heads_;
+        for (int head = 0; head < heads_; ++head) {
+            for (int i = 0; i < group; i += most_rows) {
+                const int rows = group - i < most_rows ? group - i : most_rows;
+                const int r = head * group + i;
+                if (rows == 1) {
+                    f.template operator()<1>(head, r, rows, i == 0);
+                } else if (rows == 2) {
+                    f.template operator()<2>(head, r, rows, i == 0);
+                } else if (rows <= 4) {
+                    f.template operator()<4>(head, r, rows, i == 0);
+                } else {
+                    f.template operator()<most_rows>(head, r, rows, i == 0);
                 }
-                if (in_page >= keys) { // what lies beyond the last row is not read
-                    f(c, StridedGroup<T>{data + here.offset(), static_cast<std::ptrdiff_t>(rows.page0.stride)},
-                      rows.page0.depth);
-                    for (int i = 0; i < keys; ++i) {
-                        step();
-                    }
-                    continue;
-                }
-                GatheredGroup<T> group;
-                for (int i = 0; i < keys; ++i) {
-                    group.rows[i] = data + here.offset();
-                    step();
-                }
-                f(c, group, rows.page0.depth);
             }
-        });
-    }
-
-    /// Calls f<n>() for n rows, at most most_rows.
-    template <class F>
-    static FLASHOMP_INLINE void with_rows(int n, F f)
-    {
-        switch (n) {
-        case 1:
-            return f.template operator()<1>();
-        case 2:
-            return f.template operator()<2>();
-        case 3:
-            return f.template operator()<3>();
-        default:
-            return f.template operator()<most_rows>();
         }
     }
 
-    /// Elements [x, x + lanes) of a row of `depth`, zeros beyond.
-    template <class T>
-    static FLASHOMP_INLINE Vector values(const T* row, int x, int depth)
+    /// Scores of `rows` rows from r on, at most n, and keys [c, c + most_sums / n).
+    template <int n, bool whole, class T>
+    static void dots(Scores& s, const Resident& block, const Stream& k, const T* data, int head, int r, int rows, int c)
     {
-        if (x + lanes <= depth) {
-            return Lanes::load(row + x);
-        }
-        T rest[lanes] = {};
-        for (int i = 0; x + i < depth; ++i) {
-            rest[i] = row[x + i];
-        }
-        return Lanes::load(rest);
-    }
-
-    /// Scores of rows [r, r + n) and keys [c, c + keys), of which the tile may have fewer.
-    template <int n, class Group>
-    static void dots(Scores& s, const Resident& block, const Group& group, int depth, int r, int c)
-    {
-        const int last = s.count - 1 - c < keys - 1 ? s.count - 1 - c : keys - 1;
+        using P = Products<T>;
+        constexpr int keys = most_sums / n, at_once = keys < 8 ? keys : 8; // pointers that registers hold
+        const auto* const queries =
+            reinterpret_cast<const typename P::Resident*>(block.data) + std::ptrdiff_t{r} * block.padded;
         Vector sum[n][keys] = {};
-        for (int x = 0; x < block.padded; x += lanes) {
-            Vector k[keys];
-#pragma GCC unroll 4
-            for (int i = 0; i < keys; ++i) {
-                k[i] = values(group[i < last ? i : last], x, depth);
+#pragma GCC unroll 2
+        for (int first = 0; first < keys; first += at_once) {
+            const T* key[at_once];
+            for (int i = 0; i < at_once; ++i) {
+                key[i] = k.row(data, head, c + first + i);
             }
-#pragma GCC unroll 4
-            for (int j = 0; j < n; ++j) {
-                const Vector q = Lanes::load(block.data + std::ptrdiff_t{r + j} * block.padded + x);
-#pragma GCC unroll 4
-                for (int i = 0; i < keys; ++i) {
-                    sum[j][i] += q * k[i];
+            for (int x = 0; x < block.depth; x += P::step) {
+                typename P::Piece q[n];
+#pragma GCC unroll 8
+                for (int j = 0; j < n; ++j) {
+                    q[j] = P::resident(queries + std::ptrdiff_t{j} * block.padded + x);
+                }
+                const int left = block.depth - x;
+#pragma GCC unroll 8
+                for (int i = 0; i < at_once; ++i) {
+                    const auto piece = whole || left >= P::step ? P::load(key[i] + x) : P::load(key[i] + x, left);
+#pragma GCC unroll 8
+                    for (int j = 0; j < n; ++j) {
+                        sum[j][first + i] = P::add(sum[j][first + i], q[j], piece);
+                    }
                 }
             }
         }
-        for (int i = 0; i <= last; ++i) {
-            for (int j = 0; j < n; ++j) {
-                s.at(r + j, c + i) = Lanes::sum(sum[j][i]);
+        float scores[n][keys];
+        for (int i = 0; i < most_sums; i += lanes) {
+            const Vector several = Lanes::sums(&sum[0][0] + i);
+            __builtin_memcpy(&scores[0][0] + i, &several, sizeof several);
+        }
+        for (int j = 0; j < rows; ++j) {
+            __builtin_memcpy(&s.at(r + j, c), scores[j], sizeof scores[j]);
+        }
+    }
+
+    /// Adds what the block's values have for `rows` rows from r on, at most n, in m vectors of columns from x on.
+    template <int n, int m, bool whole, class T>
+    void sums(Accumulator& a, Scores& s, Stream& v, const T* data, int head, int r, int rows, int x, bool asks)
+    {
+        using V = ValueSums<Isa, T>;
+        constexpr int at_once = 8; // keys
+        Vector sum[n][m];
+#pragma GCC unroll 8
+        for (int j = 0; j < n; ++j) {
+#pragma GCC unroll 8
+            for (int i = 0; i < m; ++i) {
+                sum[j][i] = Lanes::load(a.data + std::ptrdiff_t{r + j} * a.padded + x + i * lanes);
+            }
+        }
+        for (int first = 0; first < s.count; first += at_once) {
+            if (asks) {
+                v.ask(data, at_once);
+            }
+            for (int c = first; c < first + at_once && c < s.count; c += V::values) {
+                const T* row[V::values];
+                for (int i = 0; i < V::values; ++i) {
+                    row[i] = v.row(data, head, c + i);
+                }
+                typename V::Piece piece[m];
+#pragma GCC unroll 8
+                for (int i = 0; i < m; ++i) {
+                    const int left = a.depth - x - i * lanes;
+                    piece[i] = whole || left >= lanes ? V::load(row, x + i * lanes) : V::load(row, x + i * lanes, left);
+                }
+#pragma GCC unroll 8
+                for (int j = 0; j < n; ++j) {
+                    typename V::Weight p;
+                    __builtin_memcpy(&p, &s.at(r + j, c / V::values), sizeof p);
+#pragma GCC unroll 8
+                    for (int i = 0; i < m; ++i) {
+                        sum[j][i] = V::add(sum[j][i], p, piece[i]);
+                    }
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int j = 0; j < n; ++j) {
+#pragma GCC unroll 8
+            for (int i = 0; i < m && j < rows; ++i) {
+                *vectors(a.data + std::ptrdiff_t{r + j} * a.padded + x + i * lanes) = sum[j][i];
             }
         }
     }
 
-    /// Adds what keys [c, c + keys) have for rows [r, r + n).
-    template <int n, class Group>
-    static void sums(Accumulator& a, const Scores& s, const Group& group, int depth, int r, int c)
-    {
-        const int there = s.count - c < keys ? s.count - c : keys;
-        for (int x = 0; x < a.padded; x += lanes) {
-            Vector sum[n];
-#pragma GCC unroll 4
-            for (int j = 0; j < n; ++j) {
-                sum[j] = Lanes::load(a.data + std::ptrdiff_t{r + j} * a.padded + x);
-            }
-            for (int i = 0; i < there; ++i) {
-                const Vector v = values(group[i], x, depth);
-#pragma GCC unroll 4
-                for (int j = 0; j < n; ++j) {
-                    sum[j] += s.at(r + j, c + i) * v;
-                }
-            }
-#pragma GCC unroll 4
-            for (int j = 0; j < n; ++j) {
-                *Tile::vectors(a.data + std::ptrdiff_t{r + j} * a.padded + x) = sum[j];
-            }
-        }
-    }
+    int heads_ = 1;
 };
 
 } // namespace flashomp::offload

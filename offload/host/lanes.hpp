@@ -5,6 +5,8 @@
 #include "algorithm/element.hpp"
 #include "algorithm/math.hpp"
 
+#include <utility>
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -46,6 +48,17 @@ struct Lanes {
 #endif
     }
 
+    /// The first n elements, fewer than there are lanes, and then zeros.
+    template <class T>
+    static FLASHOMP_INLINE Vector load(const T* source, int n)
+    {
+        T rest[Isa::lanes] = {};
+        for (int i = 0; i < n; ++i) {
+            rest[i] = source[i];
+        }
+        return load(rest);
+    }
+
     /// The sum of all lanes, halves first.
     static FLASHOMP_INLINE float sum(Vector x)
     {
@@ -57,6 +70,35 @@ struct Lanes {
         for (int half = Isa::lanes / 2; half > 0; half /= 2) {
             for (int i = 0; i < half; ++i) {
                 part[i] += part[i + half];
+            }
+        }
+        return part[0];
+#endif
+    }
+
+    /// The sums of the lanes of as many vectors as there are lanes, of vector i in lane i: halves first, as in sum().
+    static FLASHOMP_INLINE Vector sums(const Vector* x)
+    {
+        Vector part[Isa::lanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < Isa::lanes; ++i) {
+            part[i] = x[i];
+        }
+        halve<Isa::lanes / 2>(part);
+        return part[0];
+    }
+
+    /// The largest lane, of which none is a NaN.
+    static FLASHOMP_INLINE float max(Vector x)
+    {
+#if defined(__AVX512F__)
+        return _mm512_reduce_max_ps(reinterpret_cast<__m512>(x));
+#else
+        float part[Isa::lanes];
+        __builtin_memcpy(part, &x, sizeof x);
+        for (int half = Isa::lanes / 2; half > 0; half /= 2) {
+            for (int i = 0; i < half; ++i) {
+                part[i] = part[i] > part[i + half] ? part[i] : part[i + half];
             }
         }
         return part[0];
@@ -103,6 +145,26 @@ struct Lanes {
     }
 
 private:
+    /// Of vectors i and i + d one, in whose lane j is the sum of lanes j and j ^ d of the one that bit d of j says.
+    template <int d, int... j>
+    static FLASHOMP_INLINE Vector halves(Vector x, Vector y, std::integer_sequence<int, j...>)
+    {
+        return __builtin_shufflevector(x, y, ((j & d) == 0 ? j : Isa::lanes + j)...) +
+               __builtin_shufflevector(x, y, ((j & d) == 0 ? j + d : Isa::lanes + j - d)...);
+    }
+
+    template <int d>
+    static FLASHOMP_INLINE void halve(Vector* part)
+    {
+#pragma GCC unroll 8
+        for (int i = 0; i < d; ++i) {
+            part[i] = halves<d>(part[i], part[i + d], std::make_integer_sequence<int, Isa::lanes>());
+        }
+        if constexpr (d > 1) {
+            halve<d / 2>(part);
+        }
+    }
+
     template <class T>
     static FLASHOMP_INLINE Vector load_converted(const T* source)
     {

@@ -43,6 +43,7 @@ struct Launch {
     int heads_together = 1;       ///< so many heads' longest blocks come before their shorter ones
     unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null. In
                                   ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is
+    int heads_in_block = 1;       ///< host, few queries: resident_rows of each of so many heads are one block
 };
 
 /// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would

@@ -91,6 +91,9 @@ static bool run_pass(const Params& params, const Launch& launch)
         if constexpr (pass == Pass::backward_once) {
             tile.take_turns(launch.arrivals);
         }
+        if constexpr (std::is_same_v<Machine, FewRowsMachine<Isa>>) {
+            tile.spread_over(launch.heads_in_block);
+        }
         for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
             run_item<pass, modified, Keys>(tile, params, work, i);
             if constexpr (has_blocks(pass)) {
@@ -116,8 +119,50 @@ static bool is_few(Pass pass, int resident_rows)
     return pass == Pass::forward && resident_rows % Isa::lanes != 0;
 }
 
+/// The rows of so many neighbouring heads as those of one, whose key head is the first of theirs. plan() has seen to it
+/// that they lie at one stride, and that each row sees all keys.
+static Params with_heads_as_rows(Params p, int heads)
+{
+    if (p.seqlen_q == 1) {
+        p.q.row = p.q.head;
+        p.o.row = p.o.head;
+    }
+    p.heads_q /= heads;
+    p.heads_kv /= heads;
+    p.seqlen_q *= heads;
+    for (Tensor* tensor : {&p.q, &p.k, &p.v, &p.o}) {
+        tensor->head *= heads;
+    }
+    p.lse.head *= heads;
+    p.partial_lse.head *= heads;
+    p.causal = Alignment::none;
+    return p;
+}
+
+static Ran run_few_queries(const Params& params, const Launch& launch)
+{
+    const bool has_pages = params.cache.pages != nullptr;
+    const auto run_on = [&]<class Keys>(const Params& p, const Launch& items) {
+        return Ran{false, p.is_modified ? run_pass<FewRowsMachine<Isa>, Pass::forward, true, Keys>(p, items)
+                                        : run_pass<FewRowsMachine<Isa>, Pass::forward, false, Keys>(p, items)};
+    };
+    const auto run = [&](const Params& p, const Launch& items) {
+        return has_pages ? run_on.template operator()<PagedKeys>(p, items)
+                         : run_on.template operator()<CachedKeys>(p, items);
+    };
+    if (launch.heads_in_block == 1) {
+        return run(params, launch);
+    }
+    Launch items = launch;
+    items.resident_rows *= launch.heads_in_block;
+    return run(with_heads_as_rows(params, launch.heads_in_block), items);
+}
+
 Ran run(const Params& params, const Launch& launch)
 {
+    if (is_few(launch.pass, launch.resident_rows)) {
+        return run_few_queries(params, launch);
+    }
     Ran ran;
     const auto run_on = [&]<class Machine, Pass pass, bool modified, class Keys = StridedKeys>()
     {
@@ -128,11 +173,6 @@ Ran run(const Params& params, const Launch& launch)
                            : run_on.template operator()<Machine, Pass::forward, false, Keys>();
     };
     const bool has_pages = params.cache.pages != nullptr; // else CachedKeys, whether or not there are lengths
-    if (is_few(launch.pass, launch.resident_rows)) {
-        has_pages ? run_forward.template operator()<FewRowsMachine<Isa, PagedRows>, PagedKeys>()
-                  : run_forward.template operator()<FewRowsMachine<Isa>, CachedKeys>();
-        return ran;
-    }
     for_machine(params.element, [&]<class Machine>() {
         if (launch.pass == Pass::forward) {
             return has_pages ? run_forward.template operator()<Machine, PagedKeys>()

@@ -123,6 +123,7 @@ Json row_json(const Row& row)
     if (const std::optional<double> share = row.bandwidth_share()) {
         json["copy_bandwidth"] = *row.copy_bandwidth;
         json["bandwidth_share"] = *share;
+        json["read_bandwidth"] = row.read_bandwidth.value_or(0);
     }
     json["time_unit"] = "ms";
     json["spread"] = row.timing.spread();

@@ -28,6 +28,7 @@ struct Row : Failure {
     double kernel_least = 0, kernel_most = 0; ///< of those calls
     std::optional<double> queue_seconds;      ///< CUDA: until a call on a stream has queued its kernels and returns
     std::optional<double> copy_bandwidth;     ///< decoding on the host: bytes/s of a copy, just after (cost::Peaks)
+    std::optional<double> read_bandwidth;     ///< then: bytes/s of a sum over memory
     double flops = 0;                         ///< as speeds are quoted (cost::Flops)
     std::optional<std::int64_t> peak_bytes;   ///< measured: outputs, statistics and scratch, above the inputs
     std::int64_t extra_bytes = 0;             ///< planned: Report::extra_bytes

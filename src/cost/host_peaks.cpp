@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <omp.h>
+#include <vector>
 
 namespace flashomp::cost {
 
@@ -149,11 +150,36 @@ double measure_bandwidth(int threads)
     return best;
 }
 
+/// Bytes/s of a sum over memory that all threads share, the best of a few tries: a reader writes nothing.
+double measure_reads(int threads)
+{
+    const std::vector<std::uint64_t> from(static_cast<std::size_t>(copied_bytes) / sizeof(std::uint64_t), 1);
+    double best = 0;
+    volatile std::uint64_t keep = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+        std::uint64_t sum = 0;
+        const auto start = Clock::now();
+#pragma omp parallel for simd schedule(static) num_threads(threads) reduction(+ : sum)
+        for (std::size_t i = 0; i < from.size(); ++i) { // NOLINT(modernize-loop-convert): not one OpenMP knows
+            sum += from[i];
+        }
+        best = std::max(best, static_cast<double>(copied_bytes) / seconds_since(start));
+        keep = sum;
+    }
+    static_cast<void>(keep);
+    return best;
+}
+
 } // namespace
 
 double copy_bandwidth(int asked)
 {
     return measure_bandwidth(host_threads(asked));
+}
+
+double read_bandwidth(int asked)
+{
+    return measure_reads(host_threads(asked));
 }
 
 Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype)

@@ -1,5 +1,6 @@
 #include "launches.hpp"
 
+#include "few_queries.hpp"
 #include "machines.hpp"
 #include "masks.hpp"
 
@@ -130,7 +131,7 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     const std::int64_t columns = std::max<std::int64_t>(1, keys ? problem.seqlen_q : problem.seqlen_k);
     const std::int64_t heads = problem.batch * (keys ? problem.heads_kv : problem.heads_q);
     if (pass == Pass::forward && rows <= isa.lanes / 2) { // not rounded up: for the machine of few rows
-        return {static_cast<int>(rows), 128};
+        return {static_cast<int>(rows), keys_in_block(problem, hardware)};
     }
     const auto fits = [&](const Blocks& b) {
         const std::int64_t floats =

@@ -1,5 +1,6 @@
 #include "plan.hpp"
 
+#include "few_queries.hpp"
 #include "groups.hpp"
 #include "machines.hpp"
 #include "registry.hpp"
@@ -168,6 +169,10 @@ void set_crews(const Problem& problem, PassPlan& pass, const Hardware& hardware,
     }
     if (pass.machine == Machine::host) {
         launch.crews = threads;
+    }
+    if (pass.machine == Machine::host && launch.pass == Pass::forward) {
+        launch.heads_in_block = heads_in_block(problem, hardware, block_count(problem, pass) * plan.splits);
+        launch.crew_floats *= launch.heads_in_block; // no piece of them has more than as many times the floats
     }
     if (launch.pass == Pass::backward_once) {
         // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.

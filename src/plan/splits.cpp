@@ -1,5 +1,6 @@
 #include "splits.hpp"
 
+#include "few_queries.hpp"
 #include "masks.hpp"
 #include "registry.hpp"
 
@@ -73,10 +74,12 @@ bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware
 int split_count(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     const bool in_pass = merges_in_pass(problem, pass, hardware);
-    const std::int64_t fewest_keys = !hardware.is_device ? 1024 : (in_pass ? 256 : 512); // of a part
+    const int heads = most_heads_in_block(problem, hardware);
+    const std::int64_t for_one_head = !hardware.is_device && heads == 1 ? 1024 : 512; // of keys of a part
+    const std::int64_t fewest_keys = in_pass ? 256 : for_one_head;
     // On a GPU a merge that is a launch of its own takes as long as one crew some 4096 keys.
     const std::int64_t fewest_in_all = hardware.is_device && !in_pass ? 4096 : 2 * fewest_keys;
-    const std::int64_t items = block_count(problem, pass);
+    const std::int64_t items = block_count(problem, pass) / heads;
     if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts ||
         problem.seqlen_k < fewest_in_all) {
         return 1;

@@ -111,6 +111,29 @@ TEST_P(Determinism, AnyNumberOfThreadsWithManyRows)
     }
 }
 
+TEST_P(Determinism, AnyNumberOfThreadsWithFewQueries)
+{
+    if (target_.machine != Machine::host) {
+        GTEST_SKIP() << "only the host machine's crews have the queries of several heads in a block";
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        // Heads of their own, groups of two and of three, parts of the keys, and depths that are no multiple of lanes.
+        for (const Shape& few :
+             {Shape{3, 6, 6, 1, 77, 64, 40}, Shape{1, 12, 6, 1, 2100, 24, 33}, Shape{2, 12, 4, 1, 1111, 80, 128}}) {
+            AttentionCase attention(few, dtype, 39);
+            Options options = on_target(causal());
+            options.threads = 1;
+            static_cast<void>(attention.run(options));
+            const Results one = attention.take_results();
+            for (const int threads : {2, 3, 16}) {
+                options.threads = threads;
+                static_cast<void>(attention.run(options));
+                expect_same_bits(one, attention.take_results());
+            }
+        }
+    }
+}
+
 TEST_P(Determinism, AnyNumberOfThreadsThatTakeTurns)
 {
     if (target_.machine != Machine::host) {

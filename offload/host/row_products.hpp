@@ -1,0 +1,118 @@
+// What the products of the machine for few queries are made of, for an element type of the streamed rows: how a piece
+// of a row is loaded, and multiplied. A type of its own for caches needs these loads and nothing else.
+#pragma once
+
+#include "host/lanes.hpp"
+
+namespace flashomp::offload {
+
+/// Products of two rows along their depth, and how resident rows are kept for that.
+template <class Isa, class T>
+struct DepthProducts {
+    using Vector = typename Lanes<Isa>::Vector;
+    using Resident = float; ///< element of a resident row
+    using Piece = Vector;
+    enum : int { step = Isa::lanes }; ///< elements of a piece
+
+    static FLASHOMP_INLINE Piece load(const T* row) { return Lanes<Isa>::load(row); }
+    static FLASHOMP_INLINE Piece resident(const Resident* row) { return Lanes<Isa>::load(row); }
+
+    static FLASHOMP_INLINE Piece load(const T* row, int n) { return Lanes<Isa>::load(row, n); } ///< then zeros
+
+    static FLASHOMP_INLINE Vector add(Vector sum, Piece x, Piece y) { return sum + x * y; }
+};
+
+/// What sums of probabilities times values are made of: pieces of a vector's columns, of one value or of several that
+/// follow one another, and their probabilities.
+template <class Isa, class T>
+struct ValueSums {
+    using Vector = typename Lanes<Isa>::Vector;
+    using Piece = Vector;
+    using Weight = float; ///< as accumulate() reads it from a row of scores
+    enum : int { values = 1 };
+
+    /// A row of scores as it is read.
+    static FLASHOMP_INLINE void prepare(float*, int) {}
+
+    static FLASHOMP_INLINE Piece load(const T* const (&row)[values], int x) { return Lanes<Isa>::load(row[0] + x); }
+    /// The first n columns, then zeros.
+    static FLASHOMP_INLINE Piece load(const T* const (&row)[values], int x, int n)
+    {
+        return Lanes<Isa>::load(row[0] + x, n);
+    }
+    static FLASHOMP_INLINE Vector add(Vector sum, Weight p, Piece v) { return sum + p * v; }
+};
+
+#if defined(__AVX512BF16__)
+/// Pairs of bfloat16, as they are. Queries of bfloat16 lose nothing. The sum is rounded after each product.
+template <class Isa>
+struct DepthProducts<Isa, BFloat16> {
+    using Vector = typename Lanes<Isa>::Vector;
+    using Resident = BFloat16;
+    using Piece = __m512bh;
+    enum : int { step = 2 * Isa::lanes };
+
+    static FLASHOMP_INLINE Piece load(const BFloat16* row)
+    {
+        return reinterpret_cast<__m512bh>(_mm512_loadu_si512(row));
+    }
+    static FLASHOMP_INLINE Piece resident(const BFloat16* row) { return load(row); }
+    static FLASHOMP_INLINE Piece load(const BFloat16* row, int n)
+    {
+        return reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16((1U << n) - 1U, row));
+    }
+    static FLASHOMP_INLINE Vector add(Vector sum, Piece x, Piece y)
+    {
+        return reinterpret_cast<Vector>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), x, y));
+    }
+};
+
+/// Two values' columns in turn, with probabilities of bfloat16, as matrix machines have them. Those of a row are put
+/// where its first scores were.
+template <class Isa>
+struct ValueSums<Isa, BFloat16> {
+    using Vector = typename Lanes<Isa>::Vector;
+    using Piece = __m512bh;
+    using Weight = std::int32_t; ///< a pair
+    enum : int { values = 2 };
+
+    static FLASHOMP_INLINE void prepare(float* row, int count)
+    {
+        for (int c = 0; c < count; c += Isa::lanes) {
+            const __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(row + c));
+            __builtin_memcpy(row + c / 2, &half, sizeof half);
+        }
+    }
+
+    static FLASHOMP_INLINE Piece load(const BFloat16* const (&row)[values], int x)
+    {
+        return pairs(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row[0] + x)),
+                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row[1] + x)));
+    }
+    static FLASHOMP_INLINE Piece load(const BFloat16* const (&row)[values], int x, int n)
+    {
+        const auto mask = static_cast<__mmask16>((1U << n) - 1U);
+        return pairs(_mm256_maskz_loadu_epi16(mask, row[0] + x), _mm256_maskz_loadu_epi16(mask, row[1] + x));
+    }
+    static FLASHOMP_INLINE Vector add(Vector sum, Weight p, Piece v)
+    {
+        return reinterpret_cast<Vector>(
+            _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(_mm512_set1_epi32(p)), v));
+    }
+
+private:
+    static FLASHOMP_INLINE Piece pairs(__m256i even, __m256i odd)
+    {
+        // Words 0, 32, 1, 33, and so on: of the first and of the second.
+        const __m512i order = _mm512_or_si512(
+            _mm512_cvtepu16_epi32(_mm256_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)),
+            _mm512_slli_epi32(
+                _mm512_cvtepu16_epi32(_mm256_set_epi16(47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32)),
+                16));
+        return reinterpret_cast<__m512bh>(
+            _mm512_permutex2var_epi16(_mm512_castsi256_si512(even), order, _mm512_castsi256_si512(odd)));
+    }
+};
+#endif
+
+} // namespace flashomp::offload
