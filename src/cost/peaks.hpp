@@ -42,7 +42,7 @@ struct DeviceSpeeds {
 /// Bytes/s of such a copy on `asked` threads alone: some 20 ms.
 [[nodiscard]] double copy_bandwidth(int asked);
 
-/// Bytes/s of a sum over 64 MiB: what a call that only reads could have. A copy's is of as many bytes read as written.
+/// Bytes/s of a sum over 256 MiB: what a call that only reads could have. A copy's is of as many bytes read as written.
 [[nodiscard]] double read_bandwidth(int asked);
 
 /// Where a call stands (Williams, Waterman and Patterson 2009).
