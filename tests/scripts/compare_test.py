@@ -191,7 +191,7 @@ class Compare(unittest.TestCase):
             self.assertIsNone(why["flashomp", direction])
 
     def test_a_shape_that_flashomp_refuses_does_not_end_the_run(self):
-        rows = self.run_with("--shape", "b1_h1_n8_d300", "--shape", "b1_h1_n8_d8", "--kernels")
+        rows = self.run_with("--shape", "b1_h1_n8_d600", "--shape", "b1_h1_n8_d8", "--kernels")
         self.assertIn("head dims", rows[0]["error_message"])
         self.assertIn("real_time", rows[2])
 
