@@ -44,6 +44,7 @@ struct Factors {
     double slack = 0.0;                          ///< of the largest difference, where the naive error is 0
     double block_slack = 0.0;                    ///< the same of a block
     double common = 0.0;                         ///< of a common factor
+    double rms_slack = 0.0;                      ///< of the root mean square of a 16-bit result, besides its rounding
     double mean_slack = 0.0;                     ///< of the mean
     double unit = 0.0;                           ///< of a 16-bit type, half of the distance of 1 to the next number
 };
@@ -92,7 +93,9 @@ Factors factors_of(const Judged& judged, bool few_keys, double largest_value)
         f.largest = is_loose ? 3.0 : is_output ? 1.0 : 1.5;
         f.rms = is_loose ? 2.0 : 1.05;
         f.block_rms = is_loose ? 3.0 : 1.25;
-        f.slack = float32_slack * (has_d && few_keys ? 5.0 : 1.0) + f.unit * largest_value;
+        const double float32_part = float32_slack * (has_d && few_keys ? 5.0 : 1.0);
+        f.slack = float32_part + f.unit * largest_value;
+        f.rms_slack = float32_part / 4.0;
         f.block_slack = f.slack;
         f.common = 1.25 * f.unit;
     } else if (judged.dtype == DType::float8_e4m3) {
@@ -101,6 +104,7 @@ Factors factors_of(const Judged& judged, bool few_keys, double largest_value)
         f.rms = 1.1;
         f.block_rms = 1.25;
         f.slack = float32_slack + f.unit * largest_value;
+        f.rms_slack = float32_slack / 4.0;
         f.block_slack = f.slack;
         f.common = 1.25 * f.unit;
     } else {
@@ -166,7 +170,7 @@ struct Errors {
 double rms_slack(const Factors& factors, double of_float32, const Errors& errors)
 {
     const double few = 0.25 + 8.0 / std::sqrt(std::max(1.0, errors.count));
-    return factors.unit > 0.0 ? float32_slack / 4.0 + factors.unit * errors.value_rms() * few : of_float32 * few;
+    return factors.unit > 0.0 ? factors.rms_slack + factors.unit * errors.value_rms() * few : of_float32 * few;
 }
 
 /// Keeps the one of two limits that is nearer to failing.
