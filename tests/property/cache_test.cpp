@@ -115,6 +115,24 @@ TEST_P(Caches, SplitTheKeysOfOneQueryAlike)
     }
 }
 
+TEST_P(Caches, TakeWideHeadsOnTheHostAlone)
+{
+    if (target_.is_device || target_.machine == Machine::plain) {
+        CacheCase cached({2, 2, 1, 1, 80, 576, 512}, {77, 40}, 5, DType::float32, 17);
+        EXPECT_THROW(forward(cached.args(CacheForm::block_table), options_of(cached, CacheForm::block_table)), Error);
+        return;
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        for (const std::int64_t queries : {1, 40}) {
+            SCOPED_TRACE(::testing::Message() << name_of(dtype) << ", " << queries << " queries");
+            CacheCase cached({2, 2, 1, queries, 80, 576, 512}, {77, 40}, 5, dtype, 17);
+            const Outputs expected = run(cached, CacheForm::contiguous);
+            expect_close(cached, CacheForm::contiguous, expected);
+            expect_same(run(cached, CacheForm::block_table), expected);
+        }
+    }
+}
+
 TEST_P(Caches, TakePackedQueries)
 {
     const std::vector<std::int32_t> rows{3, 0, 40, 1}, lengths{50, 8, 61, 64};
