@@ -1,12 +1,18 @@
 // Everything a caller can choose about one attention call.
 #pragma once
 
+#include "flashomp/score_pair.hpp"
 #include "flashomp/tensor.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 namespace flashomp {
+
+namespace offload {
+struct ScoreKernels;
+}
 
 /// Which keys a causal row may see when seqlen_q and seqlen_k differ. top_left keeps key j <= query i;
 /// bottom_right keeps j <= i + seqlen_k - seqlen_q, so that the last query sees every key (the convention of
@@ -64,6 +70,17 @@ struct Device {
     friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// A program's own score and mask, and the passes that were compiled with them: what score_mod() makes of an object
+/// (score_mod.hpp). It holds a copy of the object.
+struct ScoreMod {
+    alignas(16) std::array<unsigned char, 64> object = {};
+    const offload::ScoreKernels* kernels = nullptr; ///< null: none
+    const ScoreFunctions* functions = nullptr;      ///< there where kernels are
+
+    explicit operator bool() const { return kernels != nullptr; }
+    friend bool operator==(const ScoreMod&, const ScoreMod&) = default;
+};
+
 /// Options of one forward or backward call; backward must be given the options of its forward.
 ///
 /// Shapes: B batch, Hq query heads, Nq = seqlen_q, Nk = seqlen_k. Tensors that are left out (rank 0) are off.
@@ -84,6 +101,9 @@ struct Options {
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be
     /// multiplied with them. Default 1.
     ConstTensorView q_scale = {}, k_scale = {}, v_scale = {};
+    /// s = score(s), before softcap, ALiBi and bias, and one more mask: functions of the program, compiled with the
+    /// passes (score_mod.hpp). On the host and on the plain machine of the openmp backend's GPUs, and in the reference.
+    ScoreMod score_mod = {};
 
     // k and v are a key/value cache where any of these is given: see attention.hpp, "Caches". They are in host memory,
     // like cu_seqlens, whose q may be given with a cache.

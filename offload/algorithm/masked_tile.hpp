@@ -8,11 +8,15 @@
 namespace flashomp::offload {
 
 /// One tile of pairs of a query and a key: the rules for its scores, and its first query and key.
+template <class AnyScore>
 struct Pairs {
-    const Score& score;
+    const AnyScore& score;
     Range interior; ///< rows of what streams past whose pairs with all resident rows are visible
     int i0, j0;
 };
+
+template <class Machine>
+using PairsOn = Pairs<ScoreOn<Machine>>;
 
 /// Whether the `count` rows from `first` on are all in a range.
 FLASHOMP_INLINE bool contains(Range range, int first, int count)
@@ -25,14 +29,14 @@ FLASHOMP_INLINE bool contains(Range range, int first, int count)
 /// threads multiplied, hence sync(). f comes by reference, here and where closures are passed on in backward.hpp: nvcc
 /// needs more registers for copies.
 template <bool modified, bool keys_are_rows, class Machine, class F>
-FLASHOMP_INLINE void with_mask(Machine& tile, typename Machine::Scores& s, const Pairs& pairs, const F& f)
+FLASHOMP_INLINE void with_mask(Machine& tile, typename Machine::Scores& s, const PairsOn<Machine>& pairs, const F& f)
 {
     if (contains(pairs.interior, keys_are_rows ? pairs.i0 : pairs.j0, tile.stream_rows())) {
         f.template operator()<false>();
     } else {
         if (!modified && pairs.score.key_padding != nullptr) {
             tile.sync();
-            tile.map(s, PaddedKeys<keys_are_rows>{pairs.score, pairs.j0});
+            tile.map(s, PaddedKeys<keys_are_rows, ScoreOn<Machine>>{pairs.score, pairs.j0});
             tile.sync();
         }
         f.template operator()<true>();

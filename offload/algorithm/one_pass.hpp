@@ -41,7 +41,7 @@ FLASHOMP_INLINE void backward_start_block(Machine& tile, const Params& p, const 
 /// the sum does not depend on the crews. They have their items in that order, so whoever is waited for is at work.
 template <class Machine>
 void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const Params& p, const WorkItem& work,
-                  const KeyBlock& keys, const Pairs& pairs)
+                  const KeyBlock& keys, const PairsOn<Machine>& pairs)
 {
     const Sequence& seq = keys.seq;
     const int block_m = tile.stream_rows();
@@ -91,7 +91,7 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
         tile.clear_rows(v, is_hidden);
     }
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
-    const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
+    const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
         tile.accumulate(dv, pr, dout[stage]);
         tile.accumulate(dk, ds, q[stage]);

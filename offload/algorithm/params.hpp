@@ -124,6 +124,8 @@ struct Params {
 
     unsigned* nonfinite =
         nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)
+
+    unsigned char score_mod[64] = {}; ///< a program's own score, as Options::score_mod has it (modification.hpp)
 };
 
 /// Rows of one sequence of the batch.

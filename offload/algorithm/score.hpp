@@ -6,13 +6,15 @@
 
 #include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
+#include "algorithm/modification.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// The score modifications of one query head of one sequence.
-struct Score {
+/// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp).
+template <class Modification>
+struct ScoreWith {
     float scale = 1.0F;
     float softcap = 0.0F;
     float slope = 0.0F; ///< ALiBi
@@ -24,12 +26,13 @@ struct Score {
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
     std::uint32_t batch = 0, head = 0;
+    [[no_unique_address]] Modification modification;
 
-    Score() = default;
-    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch_, int head_)
+    FLASHOMP_INLINE ScoreWith(const Params& p, const Sequence& s, int batch_, int head_)
         : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), band(band_of(p, s)), dropout_key(p.dropout_key),
           dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
-          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_))
+          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_)),
+          modification(modification_of<Modification>(p))
     {
         if (p.alibi_slopes != nullptr) {
             slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
@@ -73,7 +76,8 @@ struct Score {
     FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
     {
         const bool is_whole = i1 <= band.q_len;
-        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any =
+            !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_keys(i0, is_whole ? i1 : band.q_len) : Range{};
     }
 
@@ -81,7 +85,8 @@ struct Score {
     FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
     {
         const bool is_whole = j1 <= band.k_len;
-        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any =
+            !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
     }
 
@@ -89,6 +94,11 @@ struct Score {
     {
         if (!band.keeps(i, j)) {
             return false;
+        }
+        if constexpr (HidesPairs<Modification>) {
+            if (!modification.keeps(pair(i, j))) {
+                return false;
+            }
         }
         return key_padding == nullptr || key_padding[j] != 0;
     }
@@ -114,6 +124,9 @@ struct Score {
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
         float s = scale * dot;
+        if constexpr (ModifiesScores<Modification>) {
+            s = modification.score(s, pair(i, j));
+        }
         if (softcap > 0.0F) {
             s = softcap * tanh_fast(quotient(s, softcap));
         }
@@ -144,21 +157,40 @@ struct Score {
         return kept ? dropout_scale : 0.0F;
     }
 
-    /// d(s)/d(scaled dot): 1, or 1 - tanh² of the softcap.
-    FLASHOMP_INLINE float softcap_slope(float dot) const
+    /// Whether slope() is not always 1.
+    FLASHOMP_INLINE bool has_slope() const { return ModifiesScores<Modification> || softcap > 0.0F; }
+
+    /// d(logit)/d(scaled dot): that of the program's own score, and 1 - tanh² of the softcap.
+    FLASHOMP_INLINE float slope_at(float dot, [[maybe_unused]] int i, [[maybe_unused]] int j) const
     {
-        if (softcap <= 0.0F) {
-            return 1.0F;
+        float s = scale * dot;
+        float own = 1.0F;
+        if constexpr (ModifiesScores<Modification>) {
+            own = modification.slope(s, pair(i, j));
+            s = modification.score(s, pair(i, j));
         }
-        const float t = tanh_fast(quotient(scale * dot, softcap));
-        return 1.0F - t * t;
+        if (softcap <= 0.0F) {
+            return own;
+        }
+        const float t = tanh_fast(quotient(s, softcap));
+        return own * (1.0F - t * t);
+    }
+
+    FLASHOMP_INLINE ScorePair pair(int i, int j) const
+    {
+        return {static_cast<int>(batch), static_cast<int>(head), i, j, band.q_len, delta + band.q_len};
     }
 };
 
+/// That of the library's own kernels, and that of the passes on a machine.
+using Score = ScoreWith<Unmodified>;
+template <class Machine>
+using ScoreOn = ScoreWith<ModificationOf<Machine>>;
+
 /// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
-template <bool keys_are_rows>
+template <bool keys_are_rows, class AnyScore>
 struct PaddedKeys {
-    const Score& score;
+    const AnyScore& score;
     int j0;
 
     template <class Row>
@@ -170,9 +202,9 @@ struct PaddedKeys {
 };
 
 /// Whether a tile's pairs take part in sums.
-template <bool keys_are_rows>
+template <bool keys_are_rows, class AnyScore>
 struct VisiblePairs {
-    const Score& score;
+    const AnyScore& score;
     int i0, j0;
 
     FLASHOMP_INLINE bool operator()(int r, int c) const
@@ -182,15 +214,17 @@ struct VisiblePairs {
 };
 
 /// -inf for pairs that do not.
+template <class AnyScore>
 struct HiddenLogit {
-    VisiblePairs<false> is_visible;
+    VisiblePairs<false, AnyScore> is_visible;
 
     FLASHOMP_INLINE float operator()(float logit, int r, int c) const { return is_visible(r, c) ? logit : -infinity; }
 };
 
 /// Probabilities of one tile after dropout.
+template <class AnyScore>
 struct DropoutFactor {
-    const Score& score;
+    const AnyScore& score;
     int i0, j0;
 
     template <class Row>
@@ -202,9 +236,9 @@ struct DropoutFactor {
 
 /// The scores of one tile, from the dot products of rows that are queries and columns that are keys: logits where they
 /// are modified, else as they are, without the scale.
-template <bool modified, bool masked>
+template <bool modified, bool masked, class AnyScore>
 struct Logit {
-    const Score& score; // a copy of so many fields would not be kept in registers
+    const AnyScore& score; // a copy of so many fields would not be kept in registers
     int i0, j0;
 
     template <class Row>

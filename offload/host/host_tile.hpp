@@ -6,6 +6,7 @@
 #pragma once
 
 #include "algorithm/machine.hpp"
+#include "algorithm/modification.hpp"
 #include "host/lanes.hpp"
 
 #include <cstddef>
@@ -21,6 +22,7 @@ public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
     enum : int { leaves_out_padding };
 
+    using Modification = ModificationOf<Isa>;
     using Row = int;
     struct Stage {}; ///< one: a block is loaded when it is needed
 

@@ -30,8 +30,9 @@ constexpr std::size_t member_count()
 }
 
 constexpr std::size_t where_and_how = 6; // backend, machine, device, threads, stream, tiling
+constexpr std::size_t compiled = 1;      // score_mod: of C++ alone
 static_assert(member_count<Options>() ==
-                  tensor_options.size() + number_options.size() + other_options.size() + where_and_how,
+                  tensor_options.size() + number_options.size() + other_options.size() + compiled + where_and_how,
               "Options has a member that is in none of the lists of option_list.hpp");
 
 const char* word_of(Axis axis)
@@ -91,7 +92,8 @@ bool modifies_scores(const Options& options)
         const std::optional<double> value = o.value(options);
         return value && o.modifies_scores(*value);
     };
-    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
+    return drops(options) || options.score_mod ||
+           std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
            std::any_of(number_options.begin(), number_options.end(), number);
 }
 
@@ -111,7 +113,8 @@ bool is_cache(const Options& options)
 bool tells_heads_apart(const Options& options)
 {
     const auto tensor = [&](const TensorOption& o) { return o.tells_heads_apart && options.*o.member; };
-    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
+    return drops(options) || options.score_mod ||
+           std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
 }
 
 } // namespace flashomp

@@ -45,8 +45,8 @@ struct Problem {
     /// What multiplies q·k: options.scale, or its default.
     [[nodiscard]] double scale() const;
 
-    /// Takes the addresses of another problem's tensors, but for cu_seqlens, and the seed and offset of its dropout:
-    /// what may differ between two runs of a prepared call.
+    /// Takes the addresses of another problem's tensors, but for cu_seqlens, the seed and offset of its dropout and the
+    /// object of its score_mod: what may differ between two runs of a prepared call.
     void take_addresses(const Problem& other);
 };
 

@@ -9,6 +9,8 @@
 
 #include "cuda/runtime.hpp"
 
+#include "flashomp/version.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -59,9 +61,23 @@ void refuse_captured_cache(const Problem& problem, const Space& space)
     }
 }
 
+/// Headers of another version may lay out what kernels are given in another way.
+void check_own_score(const ScoreMod& score_mod)
+{
+    const offload::ScoreKernels* const own = score_mod.kernels;
+    if (own == nullptr || (own->version == FLASHOMP_VERSION && own->params_bytes == sizeof(offload::Params) &&
+                           own->launch_bytes == sizeof(offload::Launch))) {
+        return;
+    }
+    throw Error(fmt::format("score_mod was compiled with the headers of flashomp {}, and the library is {}; they must "
+                            "be of one build.",
+                            own->version, FLASHOMP_VERSION));
+}
+
 /// The place where the call runs. Throws Error where the call's tensors or stream cannot be had there.
 Place place_for(const Problem& problem)
 {
+    check_own_score(problem.options.score_mod);
     Place place = choose_place(problem.options);
     const Space space = space_of(place.hardware, problem.options);
     each_tensor(problem, [&](const char* name, const ConstTensorView& view) {

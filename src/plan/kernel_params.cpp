@@ -4,7 +4,9 @@
 
 #include "option_list.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace flashomp {
@@ -145,6 +147,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     }
 
     p.is_modified = modifies_scores(options);
+    std::copy(options.score_mod.object.begin(), options.score_mod.object.end(), std::begin(p.score_mod));
     p.softcap = options.softcap < no_softcap ? static_cast<float>(options.softcap) : 0.0F;
     if (options.alibi_slopes) {
         const ConstTensorView slopes = tensors.input(options.alibi_slopes);

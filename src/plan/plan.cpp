@@ -230,6 +230,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
 {
     refuse_far_more_items_than_countable(problem);
     Plan plan;
+    plan.own_score = problem.options.score_mod.kernels;
     for (const Pass pass : passes_of(problem, hardware)) {
         if (pass == Pass::backward_key && plan.passes.back().launch.pass == Pass::backward_once) {
             continue; // the launch before computes dK and dV

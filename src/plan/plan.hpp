@@ -39,6 +39,7 @@ struct PassPlan {
 
 struct Plan {
     std::string machine_name;           ///< as in Report::machine: of all passes, joined by +
+    const offload::ScoreKernels* own_score = nullptr; ///< runs the passes of a call with Options::score_mod
     std::vector<PassPlan> passes;       ///< in order
     int splits = 1;                     ///< parts of the keys in a forward pass over few queries
     bool merges = false;                ///< whether a launch of its own puts them together

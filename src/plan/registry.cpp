@@ -242,6 +242,7 @@ constexpr Kernel list[] = {
         .machine = Machine::host,
         .obstacle = not_a_gpu,
         .launch = host_launch_of,
+        .has_own_scores = true,
         .reads_caches = true,
     },
     {
@@ -251,6 +252,7 @@ constexpr Kernel list[] = {
         .machine = Machine::plain,
         .obstacle = openmp_plain_obstacle,
         .launch = plain_launch_of,
+        .has_own_scores = true,
         .reads_caches = true,
         .run_region = offload::run_plain,
     },
@@ -273,8 +275,33 @@ std::span<const Kernel> kernels()
     return list;
 }
 
+namespace {
+
+/// Of a call with a program's own score.
+std::string own_score_obstacle(const Kernel& kernel, const Problem& problem)
+{
+    if (!kernel.has_own_scores) {
+        return "there is no score_mod";
+    }
+    if (kernel.machine == Machine::plain && !problem.options.score_mod.kernels->has_gpu_code) {
+        return "score_mod is compiled with GPU code (flashomp_score_mod() in CMake)";
+    }
+    if (kernel.machine == Machine::plain && problem.kernel_depth() > offload::most_plain_depth) {
+        return "the head dims of a call with score_mod are at most 256";
+    }
+    return {};
+}
+
+} // namespace
+
 std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem, const Hardware& hardware)
 {
+    if (problem.options.score_mod) {
+        std::string obstacle = own_score_obstacle(kernel, problem);
+        if (!obstacle.empty()) {
+            return obstacle;
+        }
+    }
     // Hopper's copy engine brings whole blocks: rows beyond a sequence's keys, too, which nobody may read.
     if (is_cache(problem.options) && !kernel.reads_caches) {
         return "k and v are no key/value cache";

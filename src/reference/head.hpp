@@ -77,7 +77,19 @@ struct Head {
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
                (!padding ||
                 read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0) &&
-               (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity());
+               (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity()) && own_mask(i, j);
+    }
+
+    /// Of Options::score_mod.
+    [[nodiscard]] ScorePair pair(std::int64_t i, std::int64_t j) const
+    {
+        return {static_cast<int>(sequence.batch),    static_cast<int>(index), static_cast<int>(i), static_cast<int>(j),
+                static_cast<int>(sequence.length_q), static_cast<int>(sequence.length_k)};
+    }
+    [[nodiscard]] bool own_mask(std::int64_t i, std::int64_t j) const
+    {
+        const ScoreMod& own = problem.options.score_mod;
+        return !own || own.functions->keeps == nullptr || own.functions->keeps(own.object.data(), pair(i, j));
     }
 
     /// Of a tensor [heads] or [batch, heads].

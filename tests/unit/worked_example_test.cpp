@@ -188,7 +188,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
             tile.combine(grad, pr, [&](float dp, float& s, int r, int c) {
                 const float dot = s;
                 s = gradient.probability(dot, offload::usable_lse(p.lse.data[i0 + r]), 0.0F, i0 + r, j0 + c);
-                return gradient(dot, s, dp, delta[r], 1.0F);
+                return gradient(dot, s, dp, delta[r], 1.0F, i0 + r, j0 + c);
             });
             for (int r = 0; r < block; ++r) {
                 for (int c = 0; c < block; ++c) {
