@@ -1,9 +1,9 @@
 // The passes and the merge on the plain machine (offload/plain/plain_machine.hpp), whose loops are here shared out by
 // thread numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not
 // do.
-#include "grid.cuh"
 #include "kernels.hpp"
 #include "plain/visible_machine.hpp"
+#include "plain_kernel.cuh"
 
 namespace flashomp::cuda {
 
@@ -11,25 +11,6 @@ namespace {
 
 using offload::PlainMachine;
 using offload::VisibleMachine;
-
-constexpr int most_warps = 4;
-
-/// Blocks take items in turn. With `only_if`, where that word is not 0.
-template <class Machine, Pass pass, bool modified>
-__global__ void __launch_bounds__(32 * most_warps, 2)
-    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch, const unsigned* only_if)
-{
-    if (only_if != nullptr && *only_if == 0) {
-        return;
-    }
-    const Work work(params, launch);
-    const Machine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
-                       launch.crew_threads);
-    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
-    for (std::int64_t index = item_index(); index < work.items; index += blocks) {
-        offload::run_item<pass, modified>(tile, params, work, index);
-    }
-}
 
 constexpr int merge_warps = 4;
 
@@ -47,6 +28,9 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
+    if (offload::has_mask(params.mask)) {
+        return run_masked(params, launch, stream);
+    }
     cudaError_t status = cudaSuccess;
     offload::for_pass(launch.pass, params.is_modified, [&]<Pass pass, bool modified>() {
         status = launch_items<plain_kernel<PlainMachine, pass, modified>>(

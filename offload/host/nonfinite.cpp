@@ -83,6 +83,7 @@ struct Head {
         : p(params), batch(batch_), index(head_), kv(head_ / (params.heads_q / params.heads_kv)),
           seq(sequence(params, batch_)), score(params, seq, batch_, head_)
     {
+        score.mask = mask_of_head(params.mask, batch_, head_);
     }
 
     /// The scaled, modified score of a visible pair.

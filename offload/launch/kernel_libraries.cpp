@@ -34,17 +34,17 @@ RunPass open(const std::string& name)
     return library != nullptr ? reinterpret_cast<RunPass>(dlsym(library, "flashomp_run")) : nullptr;
 }
 
-enum class Library : std::size_t { float32, wide, visible, hopper, hopper_wide };
+enum class Library : std::size_t { float32, wide, visible, masked, hopper, hopper_wide };
 
 /// What runs a library's passes, or null; opened when it is first asked for.
 RunPass passes_of(Library library)
 {
-    constexpr std::array names{"float32", "wide", "visible", "hopper", "hopper_wide"};
+    constexpr std::array names{"float32", "wide", "visible", "masked", "hopper", "hopper_wide"};
     static std::array<std::once_flag, names.size()> asked;
     static std::array<RunPass, names.size()> run{};
     const auto i = static_cast<std::size_t>(library);
     constexpr std::array is_built{FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_TENSOR != 0,
-                                  FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
+                                  FLASHOMP_HAS_TENSOR != 0, FLASHOMP_HAS_HOPPER != 0, FLASHOMP_HAS_HOPPER != 0};
     std::call_once(asked[i], [&] { run[i] = is_built[i] ? open(names[i]) : nullptr; });
     return run[i];
 }
@@ -93,7 +93,7 @@ Ran run_tensor(const Call& call, Call* there)
 #endif
 }
 
-#if FLASHOMP_HAS_TENSOR // else both are here (launch_visible.cpp)
+#if FLASHOMP_HAS_TENSOR // else they are here (launch_visible.cpp, launch_masked.cpp)
 bool has_visible_machine()
 {
     return passes_of(Library::visible) != nullptr;
@@ -102,6 +102,16 @@ bool has_visible_machine()
 Ran run_visible(const Call& call, Call* there)
 {
     return run_in(Library::visible, call, there);
+}
+
+bool has_masked_machine()
+{
+    return passes_of(Library::masked) != nullptr;
+}
+
+Ran run_masked(const Call& call, Call* there)
+{
+    return run_in(Library::masked, call, there);
 }
 #endif
 

@@ -12,6 +12,7 @@ namespace flashomp::offload {
 class VisibleMachine : public PlainMachine {
 public:
     enum : int { leaves_out_hidden = 1 };
+    enum : int { takes_masks = 1 };
 
     using PlainMachine::PlainMachine;
 

@@ -23,6 +23,8 @@ class Options(TypedDict, total=False):
     alibi_slopes: float32 [Hq] or [B, Hq]: score -= slope·|i + Nk - Nq - j|.
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]: added to the scores.
     key_padding_mask: bool [B, Nk]: False hides the key.
+    mask: bool [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides: False hides the pair.
+    block_mask: a BlockMask of [1|B, 1|Hq, Nq, Nk], whose hidden blocks are neither loaded nor computed.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1], on the CPU: q is packed [total_q, Hq, head_dim], k and v [total_k, Hkv, ...].
     sink: float32 [Hq]: a logit in the denominator and the LSE only.
     q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements.
@@ -43,6 +45,8 @@ class Options(TypedDict, total=False):
     alibi_slopes: Any
     bias: Any
     key_padding_mask: Any
+    mask: Any
+    block_mask: Any
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     sink: Any
@@ -64,7 +68,7 @@ class Options(TypedDict, total=False):
 #: What each option is where it is not given.
 DEFAULTS: dict[str, Any] = {
     "scale": None, "causal": "none", "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "bias": None,
-    "key_padding_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None,
+    "key_padding_mask": None, "mask": None, "block_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None,
     "k_scale": None, "v_scale": None, "dropout": 0.0, "seed": 0, "offset": 0, "layout": "bshd", "backend": "auto",
     "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
 }

@@ -1,4 +1,5 @@
 // flashomp._core: the library's calls for the Python package, which gives them their names, defaults and documentation.
+#include "block_mask.hpp"
 #include "calls.hpp"
 
 #include <flashomp/error.hpp>
@@ -29,6 +30,7 @@ NB_MODULE(_core, module)
     build["offload"] = flashomp::build_info().offload;
     build["backends"] = flashomp::build_info().backends;
     module.attr("build_info") = build;
+    flashomp::python::bind_block_mask(module);
     flashomp::python::bind_calls(module);
     flashomp::python::bind_jax_calls(module);
     flashomp::python::bind_plain_call(module);

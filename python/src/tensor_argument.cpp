@@ -121,6 +121,7 @@ nb::dlpack::dtype dlpack_dtype(DType dtype)
     case DType::int64:
         return of(Code::Int);
     case DType::boolean:
+    case DType::bits:
         return of(Code::Bool);
     case DType::float8_e4m3:
         break;

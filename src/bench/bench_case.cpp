@@ -128,6 +128,7 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     }
     dout_ = random(4, rows_shape(false, shape.heads_q, shape.head_dim_v));
     options_.causal = shape.causal;
+    options_.block_mask = cost::block_mask_of(shape);
     if (shape.packed) {
         const Problem problem = cost::problem_of(shape, dtype, false, {});
         starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), Space{});

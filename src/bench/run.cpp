@@ -106,7 +106,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         }
         std::optional<Expected> expected; // takes longer than most calls: once for both
         run_flashomp(*bench, expected, row, on_row);
-        if (settings_.beside_standard && has_standard() && !shape.packed) {
+        if (settings_.beside_standard && has_standard() && !shape.packed && shape.blocks_percent == 0) {
             on_start(row.name() + ", standard attention");
             row.implementation = "standard";
             run_standard(*bench, expected, row, on_row);

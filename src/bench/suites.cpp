@@ -78,6 +78,18 @@ std::vector<Shape> varlen()
     return shapes;
 }
 
+/// 8 heads of 64, 4096 queries and keys: without a mask, and under block masks that keep ever fewer blocks.
+std::vector<Shape> density()
+{
+    std::vector<Shape> shapes;
+    for (const int percent : {0, 100, 75, 50, 25, 10, 5, 2}) {
+        Shape shape = square(1, 8, 8, 4096, 64, false);
+        shape.blocks_percent = percent;
+        shapes.push_back(shape);
+    }
+    return shapes;
+}
+
 /// Seconds on two cores, and one of everything.
 std::vector<Shape> quick()
 {
@@ -101,6 +113,7 @@ const std::vector<Suite>& suites()
         {"repro", "batch 4, 16 heads of 64, MHA and MQA, beside standard attention", true, repro()},
         {"decode", "one query against 1024 to 65536 keys, 32 heads on 8", false, decode()},
         {"varlen", "eight packed sequences", false, varlen()},
+        {"density", "block masks that keep 100 to 2 percent of the blocks of 128 x 128 pairs", false, density()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},
     };
     return all;

@@ -104,6 +104,7 @@ std::string Shape::name() const
     text += seqlen_q == seqlen_k ? fmt::format("_n{}", seqlen_q) : fmt::format("_n{}x{}", seqlen_q, seqlen_k);
     text += head_dim == head_dim_v ? fmt::format("_d{}", head_dim) : fmt::format("_d{}v{}", head_dim, head_dim_v);
     text += causal == Causal::none ? "" : causal == Causal::top_left ? "_topleft" : "_causal";
+    text += blocks_percent == 0 ? "" : fmt::format("_blocks{}", blocks_percent);
     return text + (packed ? "_varlen" : "");
 }
 
@@ -163,6 +164,11 @@ Shape parse_shape(const std::string& text)
     } else if (words.take("_topleft")) {
         s.causal = Causal::top_left;
     }
+    if (words.starts_with("_blocks")) {
+        const std::int64_t percent = words.number_after("_blocks");
+        require(!words.fit || (percent >= 1 && percent <= 100), text, "allowed are 1 to 100 percent of the blocks");
+        s.blocks_percent = static_cast<int>(percent);
+    }
     s.packed = words.take("_varlen");
     require(words.fit && words.rest.empty(), text, fmt::format("allowed is {}", shape_grammar));
 
@@ -177,6 +183,11 @@ Shape parse_shape(const std::string& text)
     // Offsets of packed sequences are int32.
     constexpr std::int64_t most_packed = std::int64_t{1} << 20; // their lengths differ, so each is looked at
     require(!s.packed || s.batch <= most_packed, text, "allowed are at most 2^20 packed sequences");
+    require(s.blocks_percent == 0 || (!s.packed && s.causal == Causal::none), text,
+            "blocks go without causal masks and packed sequences");
+    constexpr std::int64_t most_of_mask = 1 << 18; // rows and keys, 2^22 blocks
+    require(s.blocks_percent == 0 || std::max(s.seqlen_q, s.seqlen_k) <= most_of_mask, text,
+            "allowed with blocks are sequence lengths to 2^18");
     require(!s.packed || s.batch * std::max(s.seqlen_q, s.seqlen_k) <= 2 * longest - 1, text,
             "packed sequences may have at most 2^31 - 1 rows in all");
     return s;
@@ -217,6 +228,38 @@ std::vector<Shape> read_shapes(const std::string& path)
     return shapes;
 }
 
+BlockMask block_mask_of(const Shape& shape)
+{
+    if (shape.blocks_percent == 0) {
+        return {};
+    }
+    struct RandomBlocks {
+        std::int64_t blocks_k, size;
+        std::uint64_t percent;
+
+        [[nodiscard]] bool keeps(std::int64_t block_q, std::int64_t block_k) const
+        {
+            // SplitMix64 (Steele et al. 2014) of the block's number.
+            auto x = static_cast<std::uint64_t>(block_q * blocks_k + block_k + 1) * 0x9E3779B97F4A7C15U;
+            x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+            x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+            return (x ^ (x >> 31U)) % 100 < percent;
+        }
+        bool operator()(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i, std::int64_t j) const
+        {
+            return keeps(i / size, j / size);
+        }
+        [[nodiscard]] BlockKind block(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i0, std::int64_t /*i1*/,
+                                      std::int64_t j0, std::int64_t /*j1*/) const
+        {
+            return keeps(i0 / size, j0 / size) ? BlockKind::whole : BlockKind::hidden;
+        }
+    };
+    const BlockMaskShape of{1, 1, shape.seqlen_q, shape.seqlen_k};
+    return BlockMask::from_predicate(
+        of, RandomBlocks{of.blocks_k(), of.block_q, static_cast<std::uint64_t>(shape.blocks_percent)});
+}
+
 Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& options)
 {
     Problem p;
@@ -231,6 +274,7 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.options = options;
     p.options.causal = s.causal;
     p.options.window = s.window;
+    p.options.block_mask = block_mask_of(s);
     p.is_backward = backward;
     if (s.packed) {
         p.starts_q = starts(s.lengths_q());

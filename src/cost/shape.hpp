@@ -15,8 +15,9 @@ namespace flashomp::cost {
 struct Shape {
     std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_k = 1, head_dim = 64, head_dim_v = 64;
     Causal causal = Causal::none;
-    Window window = {};  ///< not in the name
-    bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
+    Window window = {};     ///< not in the name
+    int blocks_percent = 0; ///< blocks of 128 x 128 pairs that a random block mask keeps, in percent; 0: no mask
+    bool packed = false;    ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
     [[nodiscard]] std::string name() const;
@@ -39,9 +40,9 @@ struct Sequences {
 [[nodiscard]] std::vector<Sequences> sequences_of(const Shape& shape);
 
 /// The grammar of names, for messages and --help.
-inline constexpr std::string_view shape_grammar =
-    "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_varlen], such as "
-    "b2_h16kv4_n4096_d128_causal";
+inline constexpr std::string_view shape_grammar = "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_"
+                                                  "causal|_topleft][_blocksPERCENT][_varlen], such as "
+                                                  "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
 [[nodiscard]] Shape parse_shape(const std::string& text);
@@ -49,6 +50,9 @@ inline constexpr std::string_view shape_grammar =
 /// The shapes of a file or pipe: one name a line, # starts a comment. Throws Error naming the line that is no shape,
 /// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
+
+/// The block mask of the shape: whole blocks drawn at random, always the same; none without blocks_percent.
+[[nodiscard]] BlockMask block_mask_of(const Shape& shape);
 
 /// The problem without data, contiguous: enough for plan(). The shape's masks replace those of `options`.
 [[nodiscard]] Problem problem_of(const Shape& shape, DType dtype, bool backward, const Options& options);

@@ -3,8 +3,11 @@
 #include "kernel_params.hpp"
 #include "launches.hpp"
 #include "machines.hpp"
+#include "option_list.hpp"
 #include "splits.hpp"
 #include "words.hpp"
+
+#include "algorithm/pair_mask.hpp"
 
 #include "cuda/kernels.hpp"
 
@@ -24,6 +27,7 @@ bool is_tiled(const Tiling& tiling)
     return tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory;
 }
 
+constexpr const char* unmasked = "there is no mask and no block_mask";
 constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
 
 // --- plain and host
@@ -52,6 +56,9 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
+    if (has_pair_mask(problem.options)) {
+        return unmasked;
+    }
     return shape_of(machine, pass, problem, hardware).fragments == 0 ? "there is a kernel for the head dim and options"
                                                                      : "";
 }
@@ -61,6 +68,17 @@ std::string missing_library(bool is_there)
     return is_there ? ""
                     : "the build has GPU code, with libflashomp_float32, libflashomp_wide and libflashomp_hopper_wide "
                       "beside libflashomp";
+}
+
+std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& hardware)
+{
+    const bool is_there = !hardware.is_device || !has_pair_mask(problem.options) || offload::has_masked_machine();
+    return is_there ? "" : "libflashomp_masked, which runs calls with a mask, is beside libflashomp";
+}
+
+offload::Ran run_plain_region(const offload::Call& here, offload::Call* there)
+{
+    return offload::has_mask(here.params.mask) ? offload::run_masked(here, there) : offload::run_plain(here, there);
 }
 
 std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -131,6 +149,9 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
+    if (has_pair_mask(problem.options)) {
+        return unmasked;
+    }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
     }
@@ -139,7 +160,8 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    const bool is_there = pass == Pass::forward && hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
+    const bool is_there = pass == Pass::forward && !has_pair_mask(problem.options) &&
+                          hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
                           cuda::float8_supports(described_params(problem, hardware));
     return is_there ? "" : "there is a kernel of 8 bits";
 }
@@ -236,9 +258,9 @@ constexpr Kernel list[] = {
         .name = "openmp plain",
         .backend = Backend::openmp,
         .machine = Machine::plain,
-        .obstacle = nothing,
+        .obstacle = openmp_plain_obstacle,
         .launch = plain_launch_of,
-        .run_region = offload::run_plain,
+        .run_region = run_plain_region,
     },
 };
 
@@ -270,7 +292,7 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         throw Error(
             "q is float8_e4m3, which is allowed on backend reference, and on backend cuda with a GPU of compute "
             "capability 9.0, head dims up to 128 that are multiples of 16, and no softcap, alibi_slopes, bias, "
-            "dropout or packed sequences.");
+            "dropout, mask, block_mask or packed sequences.");
     }
     if (wanted == Machine::host && hardware.is_device) {
         throw Error(
