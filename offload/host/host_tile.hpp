@@ -20,6 +20,7 @@ class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
     enum : int { leaves_out_padding };
+    enum : int { takes_masks };
 
     using Row = int;
     struct Stage {}; ///< one: a block is loaded when it is needed
