@@ -201,21 +201,32 @@ struct MaskedPairs {
     }
 };
 
-/// The same for all pairs of a tile, between syncs: a loop for each kind of mask.
+/// Whether a machine hides a tile's pairs in a way of its own.
+template <class Machine, bool keys_are_rows>
+concept HidesPairs = requires(Machine& tile, typename Machine::Scores& s, const PairMask& mask, int n)
+{
+    tile.template hide<keys_are_rows>(s, mask, n, n, n, n);
+};
+
+/// The same for all pairs of a tile, between syncs: in the machine's own way, or a loop for each kind of mask.
 template <bool keys_are_rows, class Machine>
 FLASHOMP_INLINE void hide_masked(Machine& tile, typename Machine::Scores& s, const Score& score, int i0, int j0)
 {
-    const auto map = [&](auto keeps) FLASHOMP_LAMBDA {
-        tile.map(s, MaskedPairs<keys_are_rows, decltype(keeps)>{score, i0, j0, keeps});
-    };
-    if (score.mask.dense != nullptr && !score.mask.is_bits) {
-        map([](const PairMask& m, int i, int j)
-                FLASHOMP_LAMBDA { return m.dense[i * m.dense_query + j * m.dense_key] != 0; });
-    } else if (score.mask.dense != nullptr) {
-        map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return bit_of(m.dense + i * m.dense_query, j); });
-    }
-    if (score.mask.blocks != nullptr) {
-        map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return blocks_keep(m, i, j); });
+    if constexpr (HidesPairs<Machine, keys_are_rows>) {
+        tile.template hide<keys_are_rows>(s, score.mask, i0, j0, score.band.q_len, score.band.k_len);
+    } else {
+        const auto map = [&](auto keeps) FLASHOMP_LAMBDA {
+            tile.map(s, MaskedPairs<keys_are_rows, decltype(keeps)>{score, i0, j0, keeps});
+        };
+        if (score.mask.dense != nullptr && !score.mask.is_bits) {
+            map([](const PairMask& m, int i, int j)
+                    FLASHOMP_LAMBDA { return m.dense[i * m.dense_query + j * m.dense_key] != 0; });
+        } else if (score.mask.dense != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return bit_of(m.dense + i * m.dense_query, j); });
+        }
+        if (score.mask.blocks != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return blocks_keep(m, i, j); });
+        }
     }
 }
 

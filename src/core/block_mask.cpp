@@ -439,7 +439,7 @@ BlockMask BlockMask::from_lengths(std::span<const std::int64_t> lengths, bool ca
 {
     std::vector<std::int32_t> ids;
     std::int64_t total = 0;
-    for (const std::int64_t length : lengths) {
+    for (const std::int64_t& length : lengths) {
         check_positive("from_lengths", "a length", length, 0);
         total += length;
         if (length > most_rows || total > most_rows) {

@@ -82,7 +82,7 @@ TEST(CApiBlockMask, SaysWhatIsWrong)
     refused(flashomp_block_mask_from_blocks(1, 1, 64, 64, 32, 32, starts, 3, blocks, bits, 1, nullptr, 0, &made),
             "block 0 of row 0 was 5");
     refused(flashomp_block_mask_from_blocks(1, 1, 64, 64, 32, 32, starts, 3, blocks, bits, -1, nullptr, 0, &made),
-            "blocks was -1");
+            "was -1; it must be 0 or more");
 }
 
 } // namespace

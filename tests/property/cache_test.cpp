@@ -38,7 +38,7 @@ protected:
     void expect_no_masks(CacheCase& cached) const
     {
         try {
-            run(cached, CacheForm::contiguous);
+            static_cast<void>(run(cached, CacheForm::contiguous));
             ADD_FAILURE() << "accepted";
         } catch (const Error& error) {
             EXPECT_NE(std::string(error.what()).find("a key/value cache has no mask and no block_mask"),
