@@ -1,9 +1,9 @@
 // The passes and the merge on the plain machine (offload/plain/plain_machine.hpp), whose loops are here shared out by
 // thread numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not
 // do.
-#include "grid.cuh"
 #include "kernels.hpp"
 #include "plain/visible_machine.hpp"
+#include "plain_kernel.cuh"
 
 #include <type_traits>
 
@@ -17,25 +17,6 @@ using offload::SlicedMachine;
 using offload::StridedKeys;
 using offload::VisibleMachine;
 using offload::VisibleSlicedMachine;
-
-constexpr int most_warps = 4;
-
-/// Blocks take items in turn. With `only_if`, where that word is not 0.
-template <class Machine, Pass pass, bool modified, class Keys>
-__global__ void __launch_bounds__(32 * most_warps, 2)
-    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch, const unsigned* only_if)
-{
-    if (only_if != nullptr && *only_if == 0) {
-        return;
-    }
-    const Work work(params, launch);
-    const Machine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
-                       launch.crew_threads);
-    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
-    for (std::int64_t index = item_index(); index < work.items; index += blocks) {
-        offload::run_item<pass, modified, Keys>(tile, params, work, index);
-    }
-}
 
 /// Keys in a cache: SlicedMachine reads none.
 template <class Machine>
@@ -98,6 +79,9 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
+    if (offload::has_mask(params.mask)) {
+        return run_masked(params, launch, stream);
+    }
     const auto on = static_cast<cudaStream_t>(stream);
     return launch.depth > offload::most_plain_depth ? run_on<SlicedMachine>(params, launch, on)
                                                     : run_on<PlainMachine>(params, launch, on);

@@ -1,6 +1,7 @@
 // Everything a caller can choose about one attention call.
 #pragma once
 
+#include "flashomp/block_mask.hpp"
 #include "flashomp/score_pair.hpp"
 #include "flashomp/tensor.hpp"
 
@@ -88,7 +89,7 @@ struct ScoreMod {
 struct Options {
     /// Multiplies q·k; default 1/sqrt(head_dim). 0, or 1.2e-38 to 2.35e+38 in size: log2(e) times it is a float32, too.
     std::optional<double> scale = {};
-    Causal causal = Causal::none;          ///< intersects with window and key_padding_mask
+    Causal causal = Causal::none;          ///< intersects with window and all masks
     Window window = {};                    ///< see Window
     double softcap = 0.0;                  ///< c > 0: s = c·tanh(s/c); 0 is off
     ConstTensorView alibi_slopes = {};     ///< float32 [Hq] or [B, Hq]: s -= slope·|i + Nk - Nq - j|
@@ -96,7 +97,14 @@ struct Options {
     ConstTensorView key_padding_mask = {}; ///< boolean [B, Nk]: false hides the key
     ConstTensorView cu_seqlens_q = {};     ///< int32 [B+1]: q is packed [total_q, Hq, head_dim]
     ConstTensorView cu_seqlens_k = {};     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
-    ConstTensorView sink = {};             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
+    /// Boolean [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides, or bits [1|B, 1|Hq, 1|Nq, ceil(Nk / 8)] (DType::bits): true
+    /// keeps the pair. With packed sequences Nq and Nk are the longest, and positions count from the start of a
+    /// sequence.
+    ConstTensorView mask = {};
+    /// Blocks of pairs that are whole, partial or hidden, of [1|B, 1|Hq, Nq, Nk]. Intersects with mask. Prepared calls
+    /// keep the one that they were prepared with.
+    BlockMask block_mask = {};
+    ConstTensorView sink = {}; ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be
     /// multiplied with them. Default 1.

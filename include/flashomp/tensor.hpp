@@ -18,8 +18,11 @@ namespace flashomp {
 
 /// Element types. Queries, keys, values and outputs are float32, bfloat16 or float16. forward() also takes queries,
 /// keys and values in float8_e4m3 (8 bits, 3 of them the fraction's, the largest number 448, no infinity), with
-/// Options::q_scale and so on. The others appear in masks (boolean), packed-sequence offsets (int32) and files.
-enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float64, int32, int64, boolean };
+/// Options::q_scale and so on. The others appear in masks (boolean, bits), packed-sequence offsets (int32) and files.
+///
+/// An element of `bits` is a byte that holds 8 booleans of the last axis, the first in its lowest bit, as
+/// numpy.packbits(mask, axis=-1, bitorder="little") packs them: Nk booleans are ceil(Nk / 8) elements.
+enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float64, int32, int64, boolean, bits };
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t size_of(DType dtype)
@@ -36,6 +39,7 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
         return 8;
     case DType::float8_e4m3:
     case DType::boolean:
+    case DType::bits:
         return 1;
     }
     return 0;

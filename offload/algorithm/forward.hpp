@@ -54,7 +54,9 @@ FLASHOMP_INLINE Range key_tiles(const ScoreOn<Machine>& score, int i0, int i1, i
 {
     if constexpr (LeavesOutPadding<Machine>) {
         const Range seen = score.unpadded_keys(i0, i1);
-        return split_keys(seen, block_n, split, splits, score.key_padding == nullptr ? 0 : seen.begin % block_n);
+        const bool begins_anywhere =
+            score.key_padding != nullptr && !has_mask(score.mask); // else as the table of tiles
+        return split_keys(seen, block_n, split, splits, begins_anywhere ? seen.begin % block_n : 0);
     } else {
         return split_keys(score.band.keys(i0, i1), block_n, split, splits);
     }
@@ -85,7 +87,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
     const int head_kv = work.head / (p.heads_q / p.heads_kv);
     using ScoreHere = ScoreOn<Machine>;
-    const ScoreHere score(p, seq, work.batch, work.head);
+    const ScoreHere score = ScoreHere::template of<Machine>(p, seq, work.batch, work.head);
+    const TileRow tiles(score.mask, work.block);
 
     auto q = tile.resident(p.head_dim);
     auto k = tile.stream(p.k, p.head_dim, StreamUse::scores);
@@ -113,13 +116,19 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(s);
         tile.sync();
-        if (contains(interior, j0, block_n)) {
+        const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(j0 / block_n);
+        if (is_whole && contains(interior, j0, block_n)) {
             if constexpr (modified) {
                 tile.map(s, Logit<true, false, ScoreHere>{score, i0, j0});
             }
         } else {
             if (!modified && score.key_padding != nullptr) {
                 tile.map(s, PaddedKeys<false, ScoreHere>{score, j0});
+            }
+            if constexpr (!modified && TakesMasks<Machine>) {
+                if (!is_whole) {
+                    hide_masked<false>(tile, s, score, i0, j0);
+                }
             }
             tile.map(s, Logit<modified, true, ScoreHere>{score, i0, j0});
         }
@@ -139,8 +148,8 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    tile.for_blocks(key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load, multiply,
-                    attend);
+    for_kept_blocks(tile, tiles, key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load,
+                    multiply, attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = results_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

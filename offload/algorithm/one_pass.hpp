@@ -54,8 +54,14 @@ void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const
     const int head = static_cast<int>(pairs.score.head);
     const std::int64_t blocks = (p.seqlen_q + block_m - 1) / block_m;
     const std::int64_t block = (work.batch * std::int64_t{p.heads_q} + head) * blocks + pairs.i0 / block_m;
-    if (work.block > seen.begin / block_n) {
-        tile.await_turn(block, static_cast<unsigned>(work.block));
+    int before = work.block - 1; // the last key block before this one that has something for the queries
+    if (const PairMask& mask = pairs.score.mask; mask.tiles != nullptr) {
+        while (before >= seen.begin / block_n && TileRow(mask, before).is_hidden(pairs.i0 / block_m)) {
+            --before;
+        }
+    }
+    if (before >= seen.begin / block_n) {
+        tile.await_turn(block, static_cast<unsigned>(before) + 1);
     }
     tile.add_rows(rows_of(p, p.dq, work.batch, head, seq.q_start + pairs.i0, rows, p.head_dim), dq, p.scale);
     tile.pass_turn(block, static_cast<unsigned>(work.block) + 1);

@@ -70,6 +70,26 @@ struct CacheTables {
     [[nodiscard]] FLASHOMP_INLINE bool is_there() const { return lengths != nullptr || pages != nullptr; }
 };
 
+/// Masks of any shape (pair_mask.hpp): bytes or bits for all pairs, and blocks of pairs. Strides along axes that are
+/// broadcast are 0.
+struct PairMask {
+    const std::uint8_t* dense = nullptr;                                          ///< null: none
+    std::int64_t dense_batch = 0, dense_head = 0, dense_query = 0, dense_key = 0; ///< bytes
+    bool is_bits = false; ///< a bit a key, packed into bytes from the lowest on
+
+    const std::int32_t* blocks = nullptr; ///< [1|batch, 1|head, block of queries, block of keys]; null: none
+    std::int64_t blocks_batch = 0, blocks_head = 0;
+    int blocks_k = 0;                         ///< blocks of keys
+    int block_q = 1, block_k = 1;             ///< queries and keys of a block
+    int shift_q = 0, shift_k = 0;             ///< where these are powers of 2, else -1
+    const std::uint8_t* block_bits = nullptr; ///< of partial blocks, [number, query, byte of keys]
+    int bit_bytes = 0;                        ///< of a query of a partial block
+
+    const std::uint8_t* tiles = nullptr; ///< a pass's TileTable; null: all tiles may be partial
+    std::int64_t tiles_batch = 0, tiles_head = 0;
+    int tile_columns = 0;
+};
+
 /// One attention call.
 struct Params {
     int batch = 0, heads_q = 0, heads_kv = 0;
@@ -96,6 +116,7 @@ struct Params {
     BiasTensor bias;
     const std::uint8_t* key_padding_mask = nullptr;
     std::int64_t key_padding_batch_stride = 0;
+    PairMask mask;
     const float* sink = nullptr;
     const std::int32_t* cu_seqlens_q = nullptr;
     const std::int32_t* cu_seqlens_k = nullptr;

@@ -7,6 +7,7 @@
 #include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
 #include "algorithm/modification.hpp"
+#include "algorithm/pair_mask.hpp"
 
 #pragma omp declare target
 
@@ -22,6 +23,7 @@ struct ScoreWith {
     BiasTensor bias;    ///< moved to this batch and head
     Band band;
     const std::uint8_t* key_padding = nullptr; ///< of this batch
+    PairMask mask;                             ///< of this batch and head; none on machines that do not take masks
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
@@ -53,6 +55,17 @@ struct ScoreWith {
         if (p.key_padding_mask != nullptr) {
             key_padding = p.key_padding_mask + batch_ * p.key_padding_batch_stride;
         }
+    }
+
+    /// The same for a machine: with the masks, where it takes them.
+    template <class Machine>
+    static FLASHOMP_INLINE ScoreWith of(const Params& p, const Sequence& s, int batch, int head)
+    {
+        ScoreWith score(p, s, batch, head);
+        if constexpr (TakesMasks<Machine>) {
+            score.mask = mask_of_head(p.mask, batch, head);
+        }
+        return score;
     }
 
     /// The keys from the first to the last that any of the queries [i0, i1) sees, without padding at both ends.
@@ -100,7 +113,7 @@ struct ScoreWith {
                 return false;
             }
         }
-        return key_padding == nullptr || key_padding[j] != 0;
+        return (key_padding == nullptr || key_padding[j] != 0) && (!has_mask(mask) || mask_keeps(mask, i, j));
     }
 
     /// The same, where a bias of -inf hides too.
@@ -200,6 +213,55 @@ struct PaddedKeys {
         return j < score.band.k_len && score.key_padding[j] == 0 ? -infinity : dot;
     }
 };
+
+/// Hides what the masks hide, in a tile of dot products: its rows are queries, or with keys_are_rows keys. Pairs past
+/// the ends are hidden by the band; for them the last one that is there is asked, without a branch.
+template <bool keys_are_rows, class Keeps, class AnyScore>
+struct MaskedPairs {
+    const AnyScore& score;
+    int i0, j0;
+    Keeps keeps; ///< (mask, i, j)
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        const int i = i0 + (keys_are_rows ? c : static_cast<int>(r));
+        const int j = j0 + (keys_are_rows ? static_cast<int>(r) : c);
+        const int last_i = score.band.q_len - 1;
+        const int last_j = score.band.k_len - 1;
+        return keeps(score.mask, i < last_i ? i : last_i, j < last_j ? j : last_j) ? dot : -infinity;
+    }
+};
+
+/// Whether a machine hides a tile's pairs in a way of its own.
+template <class Machine, bool keys_are_rows>
+concept HidesTiles = requires(Machine& tile, typename Machine::Scores& s, const PairMask& mask, int n)
+{
+    tile.template hide<keys_are_rows>(s, mask, n, n, n, n);
+};
+
+/// The same for all pairs of a tile, between syncs: in the machine's own way, or a loop for each kind of mask.
+template <bool keys_are_rows, class Machine>
+FLASHOMP_INLINE void hide_masked(Machine& tile, typename Machine::Scores& s, const ScoreOn<Machine>& score, int i0,
+                                 int j0)
+{
+    if constexpr (HidesTiles<Machine, keys_are_rows>) {
+        tile.template hide<keys_are_rows>(s, score.mask, i0, j0, score.band.q_len, score.band.k_len);
+    } else {
+        const auto map = [&](auto keeps) FLASHOMP_LAMBDA {
+            tile.map(s, MaskedPairs<keys_are_rows, decltype(keeps), ScoreOn<Machine>>{score, i0, j0, keeps});
+        };
+        if (score.mask.dense != nullptr && !score.mask.is_bits) {
+            map([](const PairMask& m, int i, int j)
+                    FLASHOMP_LAMBDA { return m.dense[i * m.dense_query + j * m.dense_key] != 0; });
+        } else if (score.mask.dense != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return bit_of(m.dense + i * m.dense_query, j); });
+        }
+        if (score.mask.blocks != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return blocks_keep(m, i, j); });
+        }
+    }
+}
 
 /// Whether a tile's pairs take part in sums.
 template <bool keys_are_rows, class AnyScore>

@@ -31,7 +31,7 @@ struct ScoreGradient {
             }
             difference = !masked || score.band.keeps(i, j) ? difference : -infinity;
         }
-        return Machine::exp2(difference * log2_e - residual);
+        return Machine::exp2(fused(difference, log2_e, -residual)); // rounded once, whatever the tile
     }
 
     /// d(loss)/d(logit after softcap, ALiBi and bias); dp is the gradient of the probability after dropout.

@@ -162,6 +162,9 @@ public:
         }
     }
 
+    template <bool keys_are_rows>
+    void hide(Scores&, const PairMask&, int, int, int, int) = delete; // Tile's has lanes along rows
+
     static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
     {
         return true;

@@ -109,6 +109,7 @@ private:
               seq(params.cache.is_there() ? sequence_in_cache(params, batch_) : sequence(params, batch_)),
               score(params, seq, batch_, head_)
         {
+            score.mask = mask_of_head(params.mask, batch_, head_);
         }
 
         /// The scaled, modified score of a visible pair.

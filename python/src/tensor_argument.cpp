@@ -121,6 +121,7 @@ nb::dlpack::dtype dlpack_dtype(DType dtype)
     case DType::int64:
         return of(Code::Int);
     case DType::boolean:
+    case DType::bits:
         return of(Code::Bool);
     case DType::float8_e4m3:
         break;
@@ -219,8 +220,12 @@ TensorArgument TensorArgument::without_memory(const char* name, nb::handle objec
 
 void TensorArgument::take(const nb::dlpack::dltensor& tensor)
 {
-    const auto dtype = dtype_of(tensor.dtype);
+    auto dtype = dtype_of(tensor.dtype);
     const std::string name(name_);
+    const auto code = static_cast<Code>(tensor.dtype.code);
+    if (name == "mask" && code == Code::UInt && tensor.dtype.bits == 8 && tensor.dtype.lanes == 1) {
+        dtype = DType::bits; // what numpy.packbits() makes
+    }
     if (!dtype) {
         const nb::object given = nb::getattr(object_, "dtype", nb::str("another type"));
         throw Error(

@@ -14,10 +14,11 @@ namespace flashomp {
 
 namespace {
 
-void refuse_together(const char* name, const ConstTensorView& view, const char* other, const ConstTensorView& beside,
+template <class Option>
+void refuse_together(const char* name, const Option& given, const char* other, const ConstTensorView& beside,
                      const char* allowed)
 {
-    if (view && beside) {
+    if (given && beside) {
         throw Error(fmt::format("{} was given with {}; {}.", name, other, allowed));
     }
 }
@@ -40,6 +41,10 @@ void check_compressed(const Problem& problem)
     }
     constexpr const char* no_nk = "sequences have no Nk in common there; allowed with it is block_table";
     refuse_together("key_padding_mask", options.key_padding_mask, "kv_indices", options.kv_indices, no_nk);
+    if (options.mask && (options.mask.dtype == DType::bits || options.mask.rank != 4 || options.mask.shape[3] != 1)) {
+        refuse_together("mask", options.mask, "kv_indices", options.kv_indices, no_nk);
+    }
+    refuse_together("block_mask", options.block_mask, "kv_indices", options.kv_indices, no_nk);
     if (options.bias && options.bias.rank == 4 && options.bias.shape[3] != 1) {
         refuse_together("bias", options.bias, "kv_indices", options.kv_indices, no_nk);
     }

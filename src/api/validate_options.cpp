@@ -130,25 +130,33 @@ Counted counted(Axis axis, const Problem& problem)
 /// A tensor each of whose axes may have extent 1.
 void check_broadcast(const TensorOption& option, const Problem& problem, const ConstTensorView& view)
 {
-    const auto full = [&](std::size_t axis) { return counted(option.axes.at(axis), problem).extent; };
+    const bool is_bits = option.may_be_bits && view.dtype == DType::bits;
     const auto rank = static_cast<std::size_t>(option.rank);
+    const auto full = [&](std::size_t axis) {
+        const std::int64_t extent = counted(option.axes.at(axis), problem).extent;
+        return is_bits && axis + 1 == rank ? (extent + 7) / 8 : extent;
+    };
     bool fits = view.rank == option.rank;
     for (std::size_t axis = 0; axis < rank && fits; ++axis) {
-        fits = view.shape.at(axis) == 1 || view.shape.at(axis) == full(axis);
+        const bool is_one = view.shape.at(axis) == 1 && !(is_bits && axis + 1 == rank);
+        fits = is_one || view.shape.at(axis) == full(axis);
     }
     if (!fits) {
         std::string allowed;
         for (std::size_t axis = 0; axis < rank; ++axis) {
-            allowed += fmt::format("{}1 or {}", axis > 0 ? ", " : "", full(axis));
+            const bool is_packed = is_bits && axis + 1 == rank;
+            allowed += fmt::format("{}{}{}", axis > 0 ? ", " : "", is_packed ? "" : "1 or ", full(axis));
         }
-        throw Error(fmt::format("{} has shape {}; it must be [{}].", option.name, shape_string(view), allowed));
+        throw Error(fmt::format("{} has shape {}; it must be [{}]{}.", option.name, shape_string(view), allowed,
+                                is_bits ? ", 8 keys to a byte" : ""));
     }
     const DType other = option.may_have_dtype_of_q ? problem.dtype : option.dtype;
-    if (view.dtype != option.dtype && view.dtype != other) {
-        throw Error(fmt::format("{} is {}; it must be {}{}.", option.name, name_of(view.dtype), name_of(option.dtype),
-                                other == option.dtype ? "" : fmt::format(" or {}, as q", name_of(other))));
+    if (view.dtype != option.dtype && view.dtype != other && !is_bits) {
+        throw Error(fmt::format("{} is {}; it must be {}{}{}.", option.name, name_of(view.dtype), name_of(option.dtype),
+                                other == option.dtype ? "" : fmt::format(" or {}, as q", name_of(other)),
+                                option.may_be_bits ? " or bits" : ""));
     }
-    check_layout(option.name, view);
+    check_layout(option.name, view, option.may_be_bits && !is_bits);
 }
 
 } // namespace
@@ -201,6 +209,22 @@ void check_dropout(const Dropout& dropout)
     }
 }
 
+namespace {
+
+void check_block_mask(const Problem& problem)
+{
+    const BlockMaskShape& s = problem.options.block_mask.shape();
+    const auto fits = [](std::int64_t extent, std::int64_t full) { return extent == 1 || extent == full; };
+    if (!fits(s.batch, problem.batch) || !fits(s.heads_q, problem.heads_q) || s.seqlen_q != problem.seqlen_q ||
+        s.seqlen_k != problem.seqlen_k) {
+        throw Error(fmt::format("block_mask is of [{}, {}, {}, {}]; it must be of [1 or {}, 1 or {}, {}, {}].", s.batch,
+                                s.heads_q, s.seqlen_q, s.seqlen_k, problem.batch, problem.heads_q, problem.seqlen_q,
+                                problem.seqlen_k));
+    }
+}
+
+} // namespace
+
 void check_options(Problem& problem)
 {
     const Options& options = problem.options;
@@ -226,6 +250,9 @@ void check_options(Problem& problem)
         if (options.*option.member) {
             check_tensor_option(option, problem);
         }
+    }
+    if (options.block_mask) {
+        check_block_mask(problem);
     }
 }
 

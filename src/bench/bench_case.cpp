@@ -157,6 +157,7 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
         table_ = std::make_unique<PlacedTensor>(shuffled_pages(shape.batch, shape.seqlen_k / shape.page_size), Space{});
         options_.block_table = table_->view();
     }
+    options_.block_mask = cost::block_mask_of(shape);
     if (shape.packed) {
         const Problem problem = cost::problem_of(shape, dtype, false, {});
         starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), Space{});

@@ -31,8 +31,8 @@ constexpr std::size_t member_count()
 
 constexpr std::size_t where_and_how = 6; // backend, machine, device, threads, stream, tiling
 constexpr std::size_t compiled = 1;      // score_mod: of C++ alone
-static_assert(member_count<Options>() ==
-                  tensor_options.size() + number_options.size() + other_options.size() + compiled + where_and_how,
+static_assert(member_count<Options>() == tensor_options.size() + number_options.size() + other_options.size() +
+                                              program_options.size() + compiled + where_and_how,
               "Options has a member that is in none of the lists of option_list.hpp");
 
 const char* word_of(Axis axis)
@@ -110,10 +110,15 @@ bool is_cache(const Options& options)
                        [&](const TensorOption& o) { return o.is_of_cache && options.*o.member; });
 }
 
+bool has_pair_mask(const Options& options)
+{
+    return options.mask || options.block_mask;
+}
+
 bool tells_heads_apart(const Options& options)
 {
     const auto tensor = [&](const TensorOption& o) { return o.tells_heads_apart && options.*o.member; };
-    return drops(options) || options.score_mod ||
+    return drops(options) || options.score_mod || (options.mask && options.mask.shape[1] > 1) || options.block_mask ||
            std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
 }
 

@@ -38,6 +38,7 @@ struct TensorOption {
     bool may_have_dtype_of_q = false;
     bool may_have_batch = false;    ///< before the other axes
     bool may_broadcast = false;     ///< each extent may be 1
+    bool may_be_bits = false;       ///< 8 of the last axis to a byte (DType::bits); and strides may be any
     bool is_float8_only = false;    ///< for q, k and v of float8_e4m3, and so for the forward pass
     bool is_of_cache = false;       ///< says where the keys of a cache are, and so for the forward pass
     bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
@@ -47,7 +48,7 @@ struct TensorOption {
 
 inline constexpr auto tensor_options = [] {
     using enum Axis;
-    return std::array<TensorOption, 15>{{
+    return std::array<TensorOption, 16>{{
         {.name = "alibi_slopes",
          .member = &Options::alibi_slopes,
          .flag = "--alibi",
@@ -77,6 +78,15 @@ inline constexpr auto tensor_options = [] {
          .dtype = DType::boolean,
          .rank = 2,
          .axes = {batch, seqlen_k}},
+        {.name = "mask",
+         .member = &Options::mask,
+         .flag = "--mask",
+         .meaning = "false hides the pair",
+         .dtype = DType::boolean,
+         .rank = 4,
+         .axes = {batch, heads_q, seqlen_q, seqlen_k},
+         .may_broadcast = true,
+         .may_be_bits = true},
         {.name = "cu_seqlens_q",
          .member = &Options::cu_seqlens_q,
          .flag = "--cu-seqlens-q",
@@ -247,9 +257,15 @@ inline constexpr std::array<NumberOption, 2> number_options{{
 /// Options of more than one number or word. Each user of the lists reads them in its own way.
 inline constexpr std::array<const char*, 3> other_options{"causal", "window", "dropout"};
 
+/// Options that only programs can give: neither files nor the command line have them.
+inline constexpr std::array<const char*, 1> program_options{"block_mask"};
+
 /// Whether probabilities are more than the softmax of dot products under a mask and a positive scale. Plans and the
 /// choice of kernels ask this and nothing else.
 [[nodiscard]] bool modifies_scores(const Options& options);
+
+/// Whether the call has a mask of any shape: mask or block_mask.
+[[nodiscard]] bool has_pair_mask(const Options& options);
 
 /// Whether query heads that share a key head differ by more than their queries.
 [[nodiscard]] bool tells_heads_apart(const Options& options);

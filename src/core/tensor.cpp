@@ -23,6 +23,8 @@ std::string_view name_of(DType dtype)
         return "int64";
     case DType::boolean:
         return "boolean";
+    case DType::bits:
+        return "bits";
     }
     return "unknown";
 }

@@ -111,6 +111,7 @@ std::string Shape::name() const
     }
     text += softcap > 0 ? fmt::format("_softcap{}", softcap) : "";
     text += sink ? "_sink" : "";
+    text += blocks_percent > 0 ? fmt::format("_blocks{}", blocks_percent) : "";
     text += packed ? "_varlen" : "";
     return text + (page_size > 0 ? fmt::format("_page{}", page_size) : "");
 }
@@ -179,6 +180,11 @@ Shape parse_shape(const std::string& text)
     const bool has_softcap = words.starts_with("_softcap");
     s.softcap = has_softcap ? words.number_after("_softcap") : 0;
     s.sink = words.take("_sink");
+    if (words.starts_with("_blocks")) {
+        const std::int64_t percent = words.number_after("_blocks");
+        require(!words.fit || (percent >= 1 && percent <= 100), text, "allowed are 1 to 100 percent of the blocks");
+        s.blocks_percent = static_cast<int>(percent);
+    }
     s.packed = words.take("_varlen");
     const bool has_pages = !s.packed && words.starts_with("_page");
     s.page_size = has_pages ? words.number_after("_page") : 0;
@@ -201,6 +207,11 @@ Shape parse_shape(const std::string& text)
     // Offsets of packed sequences are int32.
     constexpr std::int64_t most_packed = std::int64_t{1} << 20; // their lengths differ, so each is looked at
     require(!s.packed || s.batch <= most_packed, text, "allowed are at most 2^20 packed sequences");
+    require(s.blocks_percent == 0 || (!s.packed && !has_pages && s.causal == Causal::none && s.window == Window{}),
+            text, "blocks go without causal masks, windows, packed sequences and pages");
+    constexpr std::int64_t most_of_mask = 1 << 18; // rows and keys, 2^22 blocks
+    require(s.blocks_percent == 0 || std::max(s.seqlen_q, s.seqlen_k) <= most_of_mask, text,
+            "allowed with blocks are sequence lengths to 2^18");
     require(!s.packed || s.batch * std::max(s.seqlen_q, s.seqlen_k) <= 2 * longest - 1, text,
             "packed sequences may have at most 2^31 - 1 rows in all");
     return s;
@@ -241,6 +252,38 @@ std::vector<Shape> read_shapes(const std::string& path)
     return shapes;
 }
 
+BlockMask block_mask_of(const Shape& shape)
+{
+    if (shape.blocks_percent == 0) {
+        return {};
+    }
+    struct RandomBlocks {
+        std::int64_t blocks_k, size;
+        std::uint64_t percent;
+
+        [[nodiscard]] bool keeps(std::int64_t block_q, std::int64_t block_k) const
+        {
+            // SplitMix64 (Steele et al. 2014) of the block's number.
+            auto x = static_cast<std::uint64_t>(block_q * blocks_k + block_k + 1) * 0x9E3779B97F4A7C15U;
+            x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+            x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+            return (x ^ (x >> 31U)) % 100 < percent;
+        }
+        bool operator()(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i, std::int64_t j) const
+        {
+            return keeps(i / size, j / size);
+        }
+        [[nodiscard]] BlockKind block(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i0, std::int64_t /*i1*/,
+                                      std::int64_t j0, std::int64_t /*j1*/) const
+        {
+            return keeps(i0 / size, j0 / size) ? BlockKind::whole : BlockKind::hidden;
+        }
+    };
+    const BlockMaskShape of{1, 1, shape.seqlen_q, shape.seqlen_k};
+    return BlockMask::from_predicate(
+        of, RandomBlocks{of.blocks_k(), of.block_q, static_cast<std::uint64_t>(shape.blocks_percent)});
+}
+
 Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& options)
 {
     Problem p;
@@ -261,6 +304,7 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     if (s.sink) {
         p.options.sink = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});
     }
+    p.options.block_mask = block_mask_of(s);
     p.is_backward = backward;
     if (s.packed) {
         p.starts_q = starts(s.lengths_q());

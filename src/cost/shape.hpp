@@ -19,6 +19,7 @@ struct Shape {
     std::int64_t softcap = 0; ///< 0 is off
     bool sink = false;        ///< an extra logit for each head in the denominator
     bool latent = false;      ///< v is a view of k's first head_dim_v columns: multi-head latent attention
+    int blocks_percent = 0;   ///< blocks of 128 x 128 pairs that a random block mask keeps, in percent; 0: no mask
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     std::int64_t page_size = 0; ///< of a cache whose pages k and v are, forward alone; 0: they are tensors
@@ -50,7 +51,7 @@ struct Sequences {
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
     "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]"
-    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_varlen|_pageSIZE], such as "
+    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_blocksPERCENT][_varlen|_pageSIZE], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
@@ -59,6 +60,9 @@ inline constexpr std::string_view shape_grammar =
 /// The shapes of a file or pipe: one name a line, # starts a comment. Throws Error naming the line that is no shape,
 /// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
+
+/// The block mask of the shape: whole blocks drawn at random, always the same; none without blocks_percent.
+[[nodiscard]] BlockMask block_mask_of(const Shape& shape);
 
 /// The problem without data, contiguous: enough for plan(). The shape's masks replace those of
 /// `options`, and so do its softcap and sinks where it has them.

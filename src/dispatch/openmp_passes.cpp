@@ -8,6 +8,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <fmt/format.h>
 
@@ -44,6 +45,10 @@ offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, i
         all.all_is_finite = all.all_is_finite && ran.all_is_finite;
     };
     for (std::size_t i = 0; i < plan.passes.size(); ++i) {
+        const offload::Call& here = calls.here(i);
+        if (here.params.mask.tiles != nullptr && !hardware.is_device) { // there run_masked() does it
+            offload::fill_tiles(here.params, here.launch, std::max(1, most_threads));
+        }
         count(run(plan.passes[i], calls.here(i), calls.there(i)));
     }
     if (plan.merges) {

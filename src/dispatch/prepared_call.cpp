@@ -151,6 +151,7 @@ PreparedCall::Layout PreparedCall::layout_of(const Way& way) const
     place(layout.rows, way.plan.row_bytes);
     place(layout.partial, way.plan.partial_bytes);
     place(layout.crews, way.plan.crew_memory_bytes);
+    place(layout.tiles, way.plan.tile_bytes);
     place(layout.calls, way.calls.workspace_bytes());
     place(layout.word, NonfiniteWord::workspace_bytes(space_));
     place(layout.copies, staging_.memory);
@@ -186,6 +187,9 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
         kernel_params(problem_, way.plan, staging,
                       {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)},
                       lengths_.read(problem_, constants_.boundaries(), staging));
+    if (way.plan.tile_bytes > 0) { // Calls and the cuda backend make it each pass's table
+        params.mask.tiles = reinterpret_cast<std::uint8_t*>(memory(layout.tiles));
+    }
     params.nonfinite = word_.start(memory(layout.word), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
     // Of the host: fewer than were planned for where the run is inside a parallel region.

@@ -23,6 +23,7 @@ bool has_second_computation(const Problem& problem)
 offload::Params second_params(offload::Params params)
 {
     params.nonfinite = nullptr;
+    params.mask.tiles = nullptr; // that of other blocks
     params.splits = params.head_splits = 1;
     return params;
 }

@@ -44,6 +44,43 @@ const std::int32_t* int32s(const ConstTensorView& view)
     return static_cast<const std::int32_t*>(view.data);
 }
 
+int shift_of(std::int64_t size)
+{
+    int shift = 0;
+    while (std::int64_t{1} << shift < size) {
+        ++shift;
+    }
+    return std::int64_t{1} << shift == size ? shift : -1;
+}
+
+void set_mask(offload::PairMask& m, const Problem& problem, Tensors& tensors, const Boundaries& boundaries)
+{
+    if (problem.options.mask) {
+        const ConstTensorView view = tensors.input(problem.options.mask);
+        const auto stride = [&](std::size_t axis) { return view.shape.at(axis) == 1 ? 0 : view.strides.at(axis); };
+        m.dense = static_cast<const std::uint8_t*>(view.data);
+        m.dense_batch = stride(0);
+        m.dense_head = stride(1);
+        m.dense_query = stride(2);
+        m.dense_key = stride(3);
+        m.is_bits = view.dtype == DType::bits;
+    }
+    if (problem.options.block_mask) {
+        const BlockMaskShape& shape = problem.options.block_mask.shape();
+        const std::int64_t blocks = shape.blocks_q() * shape.blocks_k();
+        m.blocks = boundaries.mask_blocks;
+        m.blocks_head = shape.heads_q == 1 ? 0 : blocks;
+        m.blocks_batch = shape.batch == 1 ? 0 : shape.heads_q * blocks;
+        m.blocks_k = static_cast<int>(shape.blocks_k());
+        m.block_q = static_cast<int>(shape.block_q);
+        m.block_k = static_cast<int>(shape.block_k);
+        m.shift_q = shift_of(shape.block_q);
+        m.shift_k = shift_of(shape.block_k);
+        m.block_bits = boundaries.mask_bits;
+        m.bit_bytes = static_cast<int>((shape.block_k + 7) / 8);
+    }
+}
+
 /// Scratch memory from its element `index` on, where there is any.
 float* part_of(float* scratch, std::int64_t index)
 {
@@ -162,6 +199,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
         p.key_padding_mask = static_cast<const std::uint8_t*>(mask.data);
         p.key_padding_batch_stride = mask.strides[0];
     }
+    set_mask(p.mask, problem, tensors, boundaries);
     if (options.sink) {
         p.sink = static_cast<const float*>(tensors.input(options.sink).data);
     }
@@ -201,7 +239,12 @@ private:
 offload::Params described_params(const Problem& problem, const Hardware& hardware)
 {
     AsCopied tensors(hardware.is_device);
-    return kernel_params(problem, {}, tensors, {}, {problem.starts_q.data(), problem.starts_k.data()});
+    Boundaries boundaries{problem.starts_q.data(), problem.starts_k.data()};
+    if (problem.options.block_mask) {
+        boundaries.mask_blocks = problem.options.block_mask.table().data();
+        boundaries.mask_bits = problem.options.block_mask.bits().data();
+    }
+    return kernel_params(problem, {}, tensors, {}, boundaries);
 }
 
 offload::MergeParams split_merge(const offload::Params& params, const Problem& problem)

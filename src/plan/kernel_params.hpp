@@ -18,11 +18,14 @@ struct Scratch {
     float* partial = nullptr; ///< forward with splits: their outputs, then their LSEs
 };
 
-/// Problem::starts_q and starts_k where kernels can read them; null unless sequences are packed.
+/// Problem::starts_q and starts_k where kernels can read them, null unless sequences are packed; and the blocks of a
+/// block mask.
 struct Boundaries {
     const std::int32_t* q = nullptr;
     const std::int32_t* k = nullptr;
-    const std::int32_t* lengths = nullptr; ///< of a cache's sequences; null: each has Nk keys
+    const std::int32_t* lengths = nullptr;     ///< of a cache's sequences; null: each has Nk keys
+    const std::int32_t* mask_blocks = nullptr; ///< BlockMask::table() and bits()
+    const std::uint8_t* mask_bits = nullptr;
 };
 
 /// Where the kernels find the tensors of a call.

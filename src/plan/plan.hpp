@@ -33,6 +33,7 @@ struct PassPlan {
     const offload::HostIsa* isa = nullptr; ///< of machine host
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
+    std::int64_t tile_bytes = 0;           ///< of the table of tiles (mask_tiles.hpp); 0 without a mask
     bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
     int value_parts = 1;                   ///< forward: parts of o's columns, each with the scores computed for it
 };
@@ -48,7 +49,11 @@ struct Plan {
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
     int head_splits = 1;            ///< parts of a group's query heads in the dK/dV pass
     std::int64_t partial_bytes = 0; ///< partial results of splits or head_splits
-    [[nodiscard]] std::int64_t extra_bytes() const { return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes; }
+    std::int64_t tile_bytes = 0;    ///< the table of tiles of a mask, the largest of all passes
+    [[nodiscard]] std::int64_t extra_bytes() const
+    {
+        return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes + tile_bytes;
+    }
 };
 
 /// The element type as the kernels see it.

@@ -91,6 +91,7 @@ void store_as(void* data, std::int64_t index, Type value)
         return static_cast<double>(load_as<std::int32_t>(view.data, index));
     case DType::int64:
         return static_cast<double>(load_as<std::int64_t>(view.data, index));
+    case DType::bits: // 8 booleans (Head::dense_mask)
     case DType::boolean:
         return load_as<std::uint8_t>(view.data, index) != 0 ? 1.0 : 0.0;
     }
@@ -117,6 +118,7 @@ inline void write_element(const TensorView& view, std::int64_t index, double val
     case DType::int32:
     case DType::int64:
     case DType::boolean:
+    case DType::bits:
         break;
     }
 }

@@ -77,6 +77,8 @@ struct Head {
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
                (!padding ||
                 read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0) &&
+               (!problem.options.mask || dense_mask(i, j)) &&
+               (!problem.options.block_mask || problem.options.block_mask.keeps(sequence.batch, index, i, j)) &&
                (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity()) && own_mask(i, j);
     }
 
@@ -90,6 +92,15 @@ struct Head {
     {
         const ScoreMod& own = problem.options.score_mod;
         return !own || own.functions->keeps == nullptr || own.functions->keeps(own.object.data(), pair(i, j));
+    }
+
+    /// Of options.mask.
+    [[nodiscard]] bool dense_mask(std::int64_t i, std::int64_t j) const
+    {
+        const ConstTensorView& mask = problem.options.mask;
+        const auto [b, h, row, column] = broadcast_strides(mask);
+        const auto* const line = static_cast<const std::uint8_t*>(mask.data) + sequence.batch * b + index * h + i * row;
+        return mask.dtype == DType::bits ? ((line[j / 8] >> (j % 8)) & 1) != 0 : line[j * column] != 0;
     }
 
     /// Of a tensor [heads] or [batch, heads].

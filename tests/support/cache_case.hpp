@@ -248,13 +248,15 @@ inline CacheCase cache_case_with(const Features& features, DType dtype, std::uin
     if (has(features, Feature::dropout)) {
         attention.add_dropout(0.17);
     }
+    add_masks(attention, features, draw);
     return cached;
 }
 
 /// Whether the compressed form takes the options: masks and biases [.., Nk] have no Nk there.
 inline bool takes(const Options& options, CacheForm form)
 {
-    const bool has_nk = options.key_padding_mask || (options.bias && options.bias.shape[3] != 1);
+    const bool has_nk =
+        options.key_padding_mask || options.mask || options.block_mask || (options.bias && options.bias.shape[3] != 1);
     return form != CacheForm::compressed || !has_nk;
 }
 

@@ -131,6 +131,12 @@ const std::vector<BadCache>& bad_tables()
              c.attention.add_key_padding();
              o.key_padding_mask = c.attention.options.key_padding_mask;
          }},
+        {"MaskOfPairsWithoutNk", "mask was given with kv_indices", compressed,
+         [](CacheCase& c, ForwardArgs&, Options& o) {
+             o.mask = shaped(c, DType::boolean, {1, 1, 5, 64});
+         }},
+        {"BlockMaskWithoutNk", "block_mask was given with kv_indices", compressed,
+         [](CacheCase&, ForwardArgs&, Options& o) { o.block_mask = BlockMask::chunked(64, 8); }},
         {"BiasWithoutNk", "bias was given with kv_indices", compressed,
          [](CacheCase& c, ForwardArgs&, Options& o) {
              c.attention.add_bias();

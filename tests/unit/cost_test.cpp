@@ -34,7 +34,7 @@ TEST(Shape, NamesAreReadBack)
 {
     for (const char* const name :
          {"b1_h1_n1_d1", "b2_h16kv4_n4096_d128_causal", "b8_h32kv8_n1x8192_d128", "b1_h2_n5x7_d32v48_topleft",
-          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen", "b1_h1_n1_d576v512",
+          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen", "b1_h2_n300x500_d64_blocks25", "b1_h1_n1_d576v512",
           "b16_h128kv1_n1x1024_d576v512_latent", "b1_h4kv1_n9_d48v32_latent_causal_varlen"}) {
         EXPECT_EQ(parse_shape(name).name(), name);
     }
@@ -67,6 +67,10 @@ TEST(Shape, OthersAreRefused)
                                    "xb1_h1_n1_d1",
                                    "b999999_h1_n1000000_d8_varlen",
                                    "b1_h1_n1_d64_varlen_causal",
+                                   "b1_h1_n1_d64_blocks0",
+                                   "b1_h1_n1_d64_blocks101",
+                                   "b1_h1_n1_d64_causal_blocks5",
+                                   "b1_h1_n1_d64_blocks5_varlen",
                                    "b-1_h1_n1_d1",
                                    "b1_h1_n1_d1 ",
                                    "b1_h1_n99999999999999999999_d1",
@@ -129,6 +133,13 @@ TEST(Work, FlopsAreThePapers)
     EXPECT_NEAR(all.extra_of_training(), 1.0 / 6.0, 1e-12);
     EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 4 * unit * 5050 / 10000);
     // Lengths 50 and 100.
+    const Shape blocks = parse_shape("b2_h2_n1000_d64_blocks30"); // 64 blocks
+    const auto kept = static_cast<double>(block_mask_of(blocks).kept_pairs());
+    EXPECT_GT(kept, 0.1 * 1000 * 1000);
+    EXPECT_LT(kept, 0.5 * 1000 * 1000);
+    EXPECT_DOUBLE_EQ(flops(blocks).forward, 4 * 2 * 64 * 2 * kept);
+    EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n1000_d64_blocks100")).forward,
+                     flops(parse_shape("b2_h2_n1000_d64")).forward);
     EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n100_d64_varlen")).forward, 4 * 2 * 64 * (2500.0 + 10000.0));
 }
 
