@@ -11,6 +11,7 @@ namespace {
 
 using offload::PagedKeys;
 using offload::PlainMachine;
+using offload::QuantisedKeys;
 using offload::StridedKeys;
 using offload::VisibleMachine;
 
@@ -55,6 +56,11 @@ int run_plain(const Params& params, const Launch& launch, void* stream)
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream),
             params, launch, nullptr);
     };
+    if (params.cache.is_quantised()) {
+        params.is_modified ? run.template operator()<Pass::forward, true, QuantisedKeys>()
+                           : run.template operator()<Pass::forward, false, QuantisedKeys>();
+        return status;
+    }
     if (params.cache.is_there()) {
         params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
                            : run.template operator()<Pass::forward, false, PagedKeys>();
@@ -79,6 +85,10 @@ int run_visible(const Params& params, const Launch& launch, const unsigned* only
             blocks, launch.crew_threads, launch.crew_floats * 4, static_cast<cudaStream_t>(stream), params, launch,
             only_if);
     };
+    if (params.cache.is_quantised()) {
+        run.template operator()<Pass::forward, true, QuantisedKeys>();
+        return status;
+    }
     if (params.cache.is_there()) {
         run.template operator()<Pass::forward, true, PagedKeys>();
         return status;

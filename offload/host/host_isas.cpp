@@ -12,7 +12,8 @@ namespace flashomp::offload {
     namespace isa {                                                                                                    \
     Ran run(const Params& params, const Launch& launch);                                                               \
     Ran merge(const MergeParams& params, int threads);                                                                 \
-    std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v); \
+    std::int64_t floats(Element element, bool is_quantised, Pass pass, int resident_rows, int stream_rows,             \
+                        int head_dim, int head_dim_v);                                                                 \
     double products(Element element, std::int64_t rounds);                                                             \
     void exp2(const float* x, float* y);                                                                               \
     }

@@ -3,7 +3,7 @@
 // once, are transposed.
 #pragma once
 
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/matrix_product.hpp"
 
@@ -144,6 +144,12 @@ public:
         product_.follow(rows.before_next(rows.count));
     }
 
+    void load(Stream& block, const QuantisedRows& rows)
+    {
+        block.count = rows.rows.count;
+        dequantise(block.data, block.padded, rows);
+    }
+
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
         s.count = stream.count;
@@ -269,6 +275,35 @@ private:
                 target[x] = 0.0F;
             }
         }
+    }
+
+    /// The rows as floats, each padded with zeros; asks for the bytes of rows ahead, whose stride is too long for the
+    /// CPU to see.
+    static void dequantise(float* target, int padded, const QuantisedRows& rows)
+    {
+        constexpr int ahead = 16, line_bytes = 64;
+        const int depth = rows.rows.page0.depth;
+        with_element(rows, [&](const auto* data) {
+            PageWalk here(rows.rows, 0);
+            PageWalk there(rows.rows, ahead);
+            for (int r = 0; r < rows.rows.count; ++r, here.next(), target += padded) {
+                if (!there.is_over()) {
+                    for (int x = 0; x < depth; x += line_bytes) {
+                        __builtin_prefetch(data + there.offset() + x);
+                    }
+                    there.next();
+                }
+                const auto* const source = data + here.offset();
+                const float by = rows.scale(r);
+#pragma omp simd
+                for (int x = 0; x < depth; ++x) {
+                    target[x] = to_float(source[x]) * by;
+                }
+                for (int x = depth; x < padded; ++x) {
+                    target[x] = 0.0F;
+                }
+            }
+        });
     }
 
     static FLASHOMP_INLINE void relax()

@@ -13,7 +13,7 @@
 // are float32.
 #pragma once
 
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/terms.hpp"
 
@@ -104,7 +104,7 @@ public:
     template <class SomeRows>
     void load(Stream& block, const SomeRows& rows)
     {
-        block.count = rows.count;
+        block.count = count_of(rows);
         if (block.use != StreamUse::sums) {
             pack_rows(block.rows, rows);
         }
@@ -230,32 +230,50 @@ private:
         }
         return {gathered, most_depth};
     }
+    static FLASHOMP_INLINE Strip strip_of(const QuantisedRows& rows, int r, int most, T* gathered)
+    {
+        const int count = rows.rows.count - r < most ? rows.rows.count - r : most;
+        with_element(rows, [&](const auto* data) {
+            for (int i = 0; i < count; ++i) {
+                const auto* const source = data + rows.rows.offset_of(r + i);
+                const float by = rows.scale(r + i);
+                for (int x = 0; x < rows.rows.page0.depth; ++x) {
+                    from_float(to_float(source[x]) * by, gathered[i * most_depth + x]);
+                }
+            }
+        });
+        return {gathered, most_depth};
+    }
     static FLASHOMP_INLINE int depth_of(const Rows& rows) { return rows.depth; }
     static FLASHOMP_INLINE int depth_of(const PagedRows& rows) { return rows.page0.depth; }
+    static FLASHOMP_INLINE int depth_of(const QuantisedRows& rows) { return rows.rows.page0.depth; }
+    static FLASHOMP_INLINE int count_of(const Rows& rows) { return rows.count; }
+    static FLASHOMP_INLINE int count_of(const PagedRows& rows) { return rows.count; }
+    static FLASHOMP_INLINE int count_of(const QuantisedRows& rows) { return rows.rows.count; }
 
     /// Room for so many gathered rows.
     template <class SomeRows, int rows>
-    using Gathered = T[std::is_same_v<SomeRows, PagedRows> ? int{rows} * int{most_depth} : 1];
+    using Gathered = T[std::is_same_v<SomeRows, Rows> ? 1 : int{rows} * int{most_depth}];
 
     /// Blocks [count / 16][depth / 32] with the pairs along each row.
     template <class SomeRows>
     static void pack_rows(PairBlock* target, const SomeRows& rows)
     {
         Gathered<SomeRows, lanes> gathered;
-        const int depth = depth_of(rows);
+        const int depth = depth_of(rows), count = count_of(rows);
         const int k = tiles(depth, inner);
-        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.count, lanes)} * k;
-        for (int r0 = 0; r0 < rows.count; r0 += lanes) {
+        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(count, lanes)} * k;
+        for (int r0 = 0; r0 < count; r0 += lanes) {
             const auto [first, stride] = strip_of(rows, r0, lanes, gathered);
             [[maybe_unused]] RowGrids grids;
             if constexpr (element == Element::float32) {
-                grids = row_grids(first, stride, rows.count - r0, depth);
+                grids = row_grids(first, stride, count - r0, depth);
             }
             for (int x0 = 0; x0 < depth; x0 += inner, ++target) {
                 if constexpr (element == Element::float32) {
-                    pack_along(first + x0, stride, rows.count - r0, depth - x0, grids, target, plane);
+                    pack_along(first + x0, stride, count - r0, depth - x0, grids, target, plane);
                 } else {
-                    pack_along<terms>(first + x0, stride, rows.count - r0, depth - x0, target, plane);
+                    pack_along<terms>(first + x0, stride, count - r0, depth - x0, target, plane);
                 }
             }
         }
@@ -266,14 +284,14 @@ private:
     static void pack_columns(PairBlock* target, const SomeRows& rows)
     {
         Gathered<SomeRows, inner> gathered;
-        const int depth = depth_of(rows);
-        const int k = tiles(rows.count, inner);
+        const int depth = depth_of(rows), count = count_of(rows);
+        const int k = tiles(count, inner);
         const std::ptrdiff_t plane = std::ptrdiff_t{tiles(depth, lanes)} * k;
-        for (int r0 = 0; r0 < rows.count; r0 += inner) {
+        for (int r0 = 0; r0 < count; r0 += inner) {
             const auto [first, stride] = strip_of(rows, r0, inner, gathered);
             for (int x0 = 0; x0 < depth; x0 += lanes) {
                 PairBlock* const block = target + std::ptrdiff_t{x0 / lanes} * k + r0 / inner;
-                pack_across<terms>(first + x0, stride, rows.count - r0, depth - x0, block, plane);
+                pack_across<terms>(first + x0, stride, count - r0, depth - x0, block, plane);
                 for (int t = 0; t < terms; ++t) {
                     transpose(block[t * plane]);
                 }

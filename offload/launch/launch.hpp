@@ -69,8 +69,8 @@ struct HostIsa {
     bool (*is_supported)();                   ///< by this CPU and the kernel
     Ran (*run)(const Params&, const Launch&); ///< a pass on host threads, one crew each
     Ran (*merge)(const MergeParams&, int);    ///< a merge on so many host threads
-    /// crew memory: element type, pass, resident rows, stream rows, head_dim, head_dim_v
-    std::int64_t (*floats)(Element, Pass, int, int, int, int);
+    /// crew memory: element type, whether k and v are 8 bits, pass, resident rows, stream rows, head_dim, head_dim_v
+    std::int64_t (*floats)(Element, bool, Pass, int, int, int, int);
     /// so many rounds of nothing but products on this thread, whose FLOPs it returns; null: ordinary multiply-adds
     double (*products)(Element, std::int64_t);
     void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test

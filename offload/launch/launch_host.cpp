@@ -6,7 +6,7 @@
 #define FLASHOMP_ON_VECTORS 0
 #define FLASHOMP_ON_PAIRS 1 // AVX-512-BF16: bfloat16
 #define FLASHOMP_ON_TILES 2 // AMX-BF16: all element types
-#include "host/few_queries.hpp"
+#include "host/few_queries_quantised.hpp"
 #if FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
 #include "host/dpbf16.hpp"
 #include "host/pairs.hpp"
@@ -129,11 +129,18 @@ Ran run(const Params& params, const Launch& launch)
     };
     const bool has_pages = params.cache.pages != nullptr; // else CachedKeys, whether or not there are lengths
     if (is_few(launch.pass, launch.resident_rows)) {
+        if (params.cache.is_quantised()) {
+            run_forward.template operator()<FewQuantisedRowsMachine<Isa>, QuantisedKeys>();
+            return ran;
+        }
         has_pages ? run_forward.template operator()<FewRowsMachine<Isa, PagedRows>, PagedKeys>()
                   : run_forward.template operator()<FewRowsMachine<Isa>, CachedKeys>();
         return ran;
     }
     for_machine(params.element, [&]<class Machine>() {
+        if (params.cache.is_quantised()) { // in forward alone
+            return run_forward.template operator()<Machine, QuantisedKeys>();
+        }
         if (launch.pass == Pass::forward) {
             return has_pages ? run_forward.template operator()<Machine, PagedKeys>()
                              : run_forward.template operator()<Machine, CachedKeys>();
@@ -164,10 +171,13 @@ Ran merge(const MergeParams& params, int threads)
     return {};
 }
 
-std::int64_t floats(Element element, Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
+std::int64_t floats(Element element, bool is_quantised, Pass pass, int resident_rows, int stream_rows, int head_dim,
+                    int head_dim_v)
 {
     if (is_few(pass, resident_rows)) {
-        return crew_floats<FewRowsMachine<Isa>>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+        return is_quantised
+                   ? crew_floats<FewQuantisedRowsMachine<Isa>>(pass, resident_rows, stream_rows, head_dim, head_dim_v)
+                   : crew_floats<FewRowsMachine<Isa>>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
     }
     return for_machine(element, [&]<class Machine>() {
         return crew_floats<Machine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);

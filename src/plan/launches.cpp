@@ -134,8 +134,8 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     }
     const auto fits = [&](const Blocks& b) {
         const std::int64_t floats =
-            isa.floats(kernel_element(problem.dtype), pass, b.resident, b.stream, static_cast<int>(problem.head_dim),
-                       static_cast<int>(problem.head_dim_v));
+            isa.floats(kernel_element(problem.dtype), problem.is_quantised(), pass, b.resident, b.stream,
+                       static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
         return 4 * floats <= (cache_bytes > 0 ? cache_bytes : typical_cache_bytes) / 4 * 3;
     };
     Blocks blocks{isa.most_rows, 128};
@@ -167,8 +167,9 @@ Launch host_launch_of(Pass pass, const Problem& problem, const Hardware& hardwar
     launch.resident_rows = blocks.resident;
     launch.stream_rows = blocks.stream;
     launch.crews = hardware.threads;
-    launch.crew_floats = isa.floats(kernel_element(problem.dtype), pass, blocks.resident, blocks.stream,
-                                    static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+    launch.crew_floats =
+        isa.floats(kernel_element(problem.dtype), problem.is_quantised(), pass, blocks.resident, blocks.stream,
+                   static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
     return launch;
 }
 

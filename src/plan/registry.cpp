@@ -266,7 +266,7 @@ std::span<const Kernel> kernels()
 std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem, const Hardware& hardware)
 {
     // Hopper's copy engine brings whole blocks: rows beyond a sequence's keys, too, which nobody may read.
-    if (is_cache(problem.options) && !kernel.reads_caches) {
+    if (is_cache(problem) && !kernel.reads_caches) {
         return "k and v are no key/value cache";
     }
     return kernel.obstacle(pass, problem, hardware);
