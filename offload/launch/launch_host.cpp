@@ -91,7 +91,8 @@ static bool run_pass(const Params& params, const Launch& launch)
         if constexpr (pass == Pass::backward_once) {
             tile.take_turns(launch.arrivals);
         }
-        if constexpr (std::is_same_v<Machine, FewRowsMachine<Isa>>) {
+        if constexpr (std::is_same_v<Machine, FewRowsMachine<Isa>> ||
+                      std::is_same_v<Machine, FewRowsMachine<Isa, true>>) {
             tile.spread_over(launch.heads_in_block);
         }
         for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
@@ -135,6 +136,7 @@ static Params with_heads_as_rows(Params p, int heads)
     }
     p.lse.head *= heads;
     p.partial_lse.head *= heads;
+    p.cache.scale_head *= heads;
     p.causal = Alignment::none;
     return p;
 }
@@ -142,13 +144,16 @@ static Params with_heads_as_rows(Params p, int heads)
 static Ran run_few_queries(const Params& params, const Launch& launch)
 {
     const bool has_pages = params.cache.pages != nullptr;
-    const auto run_on = [&]<class Keys>(const Params& p, const Launch& items) {
-        return Ran{false, p.is_modified ? run_pass<FewRowsMachine<Isa>, Pass::forward, true, Keys>(p, items)
-                                        : run_pass<FewRowsMachine<Isa>, Pass::forward, false, Keys>(p, items)};
+    const auto run_on = [&]<class Machine, class Keys>(const Params& p, const Launch& items) {
+        return Ran{false, p.is_modified ? run_pass<Machine, Pass::forward, true, Keys>(p, items)
+                                        : run_pass<Machine, Pass::forward, false, Keys>(p, items)};
     };
     const auto run = [&](const Params& p, const Launch& items) {
-        return has_pages ? run_on.template operator()<PagedKeys>(p, items)
-                         : run_on.template operator()<CachedKeys>(p, items);
+        if (p.cache.is_quantised()) {
+            return run_on.template operator()<FewRowsMachine<Isa, true>, QuantisedKeys>(p, items);
+        }
+        return has_pages ? run_on.template operator()<FewRowsMachine<Isa>, PagedKeys>(p, items)
+                         : run_on.template operator()<FewRowsMachine<Isa>, CachedKeys>(p, items);
     };
     if (launch.heads_in_block == 1) {
         return run(params, launch);
@@ -174,6 +179,9 @@ Ran run(const Params& params, const Launch& launch)
     };
     const bool has_pages = params.cache.pages != nullptr; // else CachedKeys, whether or not there are lengths
     for_machine(params.element, [&]<class Machine>() {
+        if (params.cache.is_quantised()) { // in forward alone
+            return run_forward.template operator()<Machine, QuantisedKeys>();
+        }
         if (launch.pass == Pass::forward) {
             return has_pages ? run_forward.template operator()<Machine, PagedKeys>()
                              : run_forward.template operator()<Machine, CachedKeys>();
