@@ -13,6 +13,7 @@ namespace {
 
 using offload::PagedKeys;
 using offload::PlainMachine;
+using offload::QuantisedKeys;
 using offload::SlicedMachine;
 using offload::StridedKeys;
 using offload::VisibleMachine;
@@ -31,6 +32,11 @@ cudaError_t run_on(const Params& params, const Launch& launch, cudaStream_t stre
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, nullptr);
     };
     if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_quantised()) {
+            params.is_modified ? run.template operator()<Pass::forward, true, QuantisedKeys>()
+                               : run.template operator()<Pass::forward, false, QuantisedKeys>();
+            return status;
+        }
         if (params.cache.is_there()) {
             params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
                                : run.template operator()<Pass::forward, false, PagedKeys>();
@@ -52,6 +58,10 @@ cudaError_t run_visible_on(std::int64_t blocks, const Params& params, const Laun
             blocks, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, only_if);
     };
     if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_quantised()) {
+            run.template operator()<Pass::forward, true, QuantisedKeys>();
+            return status;
+        }
         if (params.cache.is_there()) {
             run.template operator()<Pass::forward, true, PagedKeys>();
             return status;

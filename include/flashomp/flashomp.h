@@ -157,8 +157,8 @@ typedef struct flashomp_options {
     const flashomp_tensor* cu_seqlens_k;   /* int32 [B + 1], host memory: the same for k and v */
     const flashomp_tensor* sink;           /* float32 [Hq]: a logit in the softmax's denominator and the LSE only */
     const flashomp_tensor* q_scale;        /* float32 [Hq] or [B, Hq]: factors of q, float8_e4m3 only */
-    const flashomp_tensor* k_scale;        /* float32 [Hkv] or [B, Hkv]: factors of k, float8_e4m3 only */
-    const flashomp_tensor* v_scale;        /* float32 [Hkv] or [B, Hkv]: factors of v, float8_e4m3 only */
+    const flashomp_tensor* k_scale;        /* float32 [Hkv] or [B, Hkv]: factors of k of 8 bits; options.hpp */
+    const flashomp_tensor* v_scale;        /* float32 [Hkv] or [B, Hkv]: factors of v of 8 bits; options.hpp */
     double dropout_probability;            /* chance that a probability is dropped, in [0, 1) */
     uint64_t dropout_seed, dropout_offset; /* the mask depends on them; 0, 0 draw one and the same mask in each call */
     int32_t backend, machine;              /* flashomp_backend, flashomp_machine */
@@ -185,7 +185,8 @@ typedef struct flashomp_options {
 } flashomp_options;
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
- * float8_e4m3 and o is bfloat16. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
+ * float8_e4m3 and o is bfloat16. Or k and v alone are 8 bits, a key/value cache: FLASHOMP_FLOAT8_E4M3FN or
+ * FLASHOMP_INT with 8. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
  * [Hq, total_q]. head_dim is 1 to 576 and head_dim_v 1 to 512. Inputs may share memory: v may be a view of k's first
  * columns, as in multi-head latent attention. */
 typedef struct flashomp_forward_args {
@@ -213,7 +214,8 @@ typedef struct flashomp_backward_args {
     const flashomp_tensor* dsink; /* out, null where nobody asks: float32 [Hq] */
 } flashomp_backward_args;
 
-/* New keys and values of a key/value cache, in one dtype: float32, bfloat16 or float16 (AppendArgs of cache.hpp). */
+/* New keys and values of a key/value cache, in one dtype: float32, bfloat16 or float16; the cache may have 8 bits, with
+ * k_scale and v_scale (AppendArgs of cache.hpp). */
 typedef struct flashomp_append_args {
     size_t size;
     const flashomp_tensor* k;          /* [B, N, Hkv, head_dim], or packed with cu_seqlens_k [total, Hkv, head_dim] */

@@ -107,7 +107,9 @@ struct Options {
     ConstTensorView sink = {}; ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be
-    /// multiplied with them. Default 1.
+    /// multiplied with them. Default 1. k_scale and v_scale also where k and v are a key/value cache of float8_e4m3 or
+    /// int8 and q is not: float32 [Hkv], or with k's first axis before the heads, which is [B, Hkv], [caches, Hkv] with
+    /// cache_batch_index, and [pages, Hkv] with pages: every page has scales of its own. Finite and above 0.
     ConstTensorView q_scale = {}, k_scale = {}, v_scale = {};
     /// s = score(s), before softcap, ALiBi and bias, and one more mask: functions of the program, compiled with the
     /// passes (score_mod.hpp). On the host and on the plain machine of the openmp backend's GPUs, and in the reference.

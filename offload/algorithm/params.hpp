@@ -32,6 +32,8 @@
 namespace flashomp::offload {
 
 enum class Element : int { float32, bfloat16, float16 };
+/// Elements of k and v: those of q, or 8 bits, which a scale multiplies.
+enum class CacheElement : int { as_q, float8_e4m3, int8 };
 enum class Alignment : int { none, top_left, bottom_right };
 
 /// A [batch, row, head, depth] tensor; strides count elements and the depth stride is 1. Packed sequences have
@@ -67,7 +69,15 @@ struct CacheTables {
     std::int64_t stride = 0;
     int page_rows = 0;
 
+    CacheElement element = CacheElement::as_q;
+    // What the elements of 8 bits are multiplied with: [page, head], or of a cache without pages [batch, head]. A
+    // stride of 0: one for all; null: 1.
+    const float *k_scale = nullptr, *v_scale = nullptr;
+    std::int64_t k_scale_stride = 0, v_scale_stride = 0;
+    std::int64_t scale_head = 1; ///< from a key head to the next one
+
     [[nodiscard]] FLASHOMP_INLINE bool is_there() const { return lengths != nullptr || pages != nullptr; }
+    [[nodiscard]] FLASHOMP_INLINE bool is_quantised() const { return element != CacheElement::as_q; }
 };
 
 /// Masks of any shape (pair_mask.hpp): bytes or bits for all pairs, and blocks of pairs. Strides along axes that are

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/key_source.hpp"
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "algorithm/score.hpp"
 #include "host/finite.hpp"
 
@@ -57,6 +57,33 @@ private:
         return f(static_cast<float*>(row.data) + row.offset);
     }
 
+    /// A row of which a pair takes the product: of q or dO, or of K or V, whose cache may have 8 bits.
+    struct Factor {
+        Factor(const Rows& rows) : row(rows) {} // NOLINT(google-explicit-constructor): most rows are nothing else
+        Factor(const QuantisedRows& rows) // NOLINT(google-explicit-constructor)
+            : row(rows.rows.row(0)), element(rows.element), scale(rows.scale(0))
+        {
+        }
+
+        Rows row;
+        CacheElement element = CacheElement::as_q;
+        float scale = 1.0F;
+    };
+
+    template <class F>
+    static auto with_elements(const Factor& factor, F f)
+    {
+        switch (factor.element) {
+        case CacheElement::float8_e4m3:
+            return f(static_cast<Float8*>(factor.row.data) + factor.row.offset);
+        case CacheElement::int8:
+            return f(static_cast<Int8*>(factor.row.data) + factor.row.offset);
+        case CacheElement::as_q:
+            break;
+        }
+        return with_elements(factor.row, f);
+    }
+
     static Row read(const Rows& row)
     {
         Row values(static_cast<std::size_t>(row.depth));
@@ -76,23 +103,25 @@ private:
         });
     }
 
-    static double dot(const Row& a, const Rows& b)
+    static double dot(const Row& a, const Factor& b)
     {
-        return with_elements(b, [&](const auto* data) {
+        const double product = with_elements(b, [&](const auto* data) {
             double sum = 0.0;
             for (std::size_t x = 0; x < a.size(); ++x) {
                 sum += a[x] * static_cast<double>(to_float(data[x]));
             }
             return sum;
         });
+        return product * static_cast<double>(b.scale);
     }
 
     /// sum += factor·row
-    static void add(Row& sum, double factor, const Rows& row)
+    static void add(Row& sum, double factor, const Factor& row)
     {
+        const double by = factor * static_cast<double>(row.scale);
         with_elements(row, [&](const auto* data) {
             for (std::size_t x = 0; x < sum.size(); ++x) {
-                sum[x] += factor * static_cast<double>(to_float(data[x]));
+                sum[x] += by * static_cast<double>(to_float(data[x]));
             }
         });
     }
@@ -130,13 +159,19 @@ private:
         }
         [[nodiscard]] Rows query(int i) const { return row_of(p.q, i, p.head_dim); }
         [[nodiscard]] Rows dout(int i) const { return row_of(p.dout, i, p.head_dim_v); }
-        [[nodiscard]] Rows key(int j) const
+        [[nodiscard]] Factor key(int j) const
         {
+            if (p.cache.is_quantised()) {
+                return QuantisedKeys::keys(p, seq, batch, kv, j, 1);
+            }
             return p.cache.pages != nullptr ? PagedKeys::keys(p, seq, batch, kv, j, 1).row(0)
                                             : StridedKeys::keys(p, seq, batch, kv, j, 1);
         }
-        [[nodiscard]] Rows value(int j) const
+        [[nodiscard]] Factor value(int j) const
         {
+            if (p.cache.is_quantised()) {
+                return QuantisedKeys::values(p, seq, batch, kv, j, 1);
+            }
             return p.cache.pages != nullptr ? PagedKeys::values(p, seq, batch, kv, j, 1).row(0)
                                             : StridedKeys::values(p, seq, batch, kv, j, 1);
         }

@@ -36,6 +36,9 @@ public:
         };
         const bool has_pages = params.cache.pages != nullptr; // else CachedKeys, whether or not there are lengths
         Isa::for_machine(params.element, [&]<class Machine>() {
+            if (params.cache.is_quantised()) { // in forward alone
+                return run_forward.template operator()<Machine, QuantisedKeys>();
+            }
             if (launch.pass == Pass::forward) {
                 return has_pages ? run_forward.template operator()<Machine, PagedKeys>()
                                  : run_forward.template operator()<Machine, CachedKeys>();
@@ -130,7 +133,8 @@ private:
             if constexpr (pass == Pass::backward_once) {
                 tile.take_turns(launch.arrivals);
             }
-            if constexpr (std::is_same_v<Machine, FewRowsMachine<Isa>>) {
+            if constexpr (std::is_same_v<Machine, FewRowsMachine<Isa>> ||
+                          std::is_same_v<Machine, FewRowsMachine<Isa, true>>) {
                 tile.spread_over(launch.heads_in_block);
             }
             for (std::int64_t i = drawn++; i < work.items; i = drawn++) {
@@ -174,20 +178,25 @@ private:
         }
         p.lse.head *= heads;
         p.partial_lse.head *= heads;
+        p.cache.scale_head *= heads;
         p.causal = Alignment::none;
         return p;
     }
 
     static Ran run_few_queries(const Params& params, const Launch& launch)
     {
-        const auto run_on = [&]<class Keys>(const Params& p, const Launch& items) {
+        using Machine = FewRowsMachine<Isa>;
+        const auto run_on = [&]<class AnyMachine, class Keys>(const Params& p, const Launch& items) {
             return with_modified(p.is_modified, [&]<bool modified>() {
-                return Ran{false, run_pass<FewRowsMachine<Isa>, Pass::forward, modified, Keys>(p, items)};
+                return Ran{false, run_pass<AnyMachine, Pass::forward, modified, Keys>(p, items)};
             });
         };
         const auto run = [&](const Params& p, const Launch& items) {
-            return params.cache.pages != nullptr ? run_on.template operator()<PagedKeys>(p, items)
-                                                 : run_on.template operator()<CachedKeys>(p, items);
+            if (p.cache.is_quantised()) {
+                return run_on.template operator()<FewRowsMachine<Isa, true>, QuantisedKeys>(p, items);
+            }
+            return params.cache.pages != nullptr ? run_on.template operator()<Machine, PagedKeys>(p, items)
+                                                 : run_on.template operator()<Machine, CachedKeys>(p, items);
         };
         if (launch.heads_in_block == 1) {
             return run(params, launch);

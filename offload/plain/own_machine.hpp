@@ -26,6 +26,9 @@ namespace flashomp::offload {
 template <class Machine>
 Ran run_own_region(const Call& call, Call* there)
 {
+    if (call.params.cache.is_quantised()) {
+        return run_pass<Machine, Pass::forward, true, QuantisedKeys>(call.launch, there);
+    }
     if (call.params.cache.is_there()) {
         return run_pass<Machine, Pass::forward, true, PagedKeys>(call.launch, there);
     }

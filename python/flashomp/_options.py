@@ -32,7 +32,9 @@ class Options(TypedDict, total=False):
     cache_batch_index: int32 [B], on the CPU: k and v are [caches, Nk, Hkv, ...], and sequence b has this one.
     block_table: int32 [B, max_pages], on the CPU: k and v are pages [pages, page_size, Hkv, ...], these each sequence's.
     kv_indptr, kv_indices, kv_last_page_len: int32 [B+1], [indices], [B], on the CPU: the same in the compressed form.
-    q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements.
+    q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements. k_scale and
+    v_scale also for a key/value cache of float8_e4m3 or int8 beside a q of more bits: [Hkv] or [k.shape[0], Hkv], of
+    each sequence, cache or page.
     dropout: chance that a probability is dropped, in [0, 1); the mask depends on seed and offset, integers below 2^64.
     layout: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd", of all tensors with these four axes.
     backend: "auto", "openmp", "reference" (slow, float64) or "cuda".

@@ -7,6 +7,7 @@
 #include "validate_views.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fmt/format.h>
 
@@ -80,13 +81,13 @@ void check_company(const Problem& problem, const char* given)
 void check_cache(Problem& problem)
 {
     const Options& options = problem.options;
+    if (!is_cache(problem)) {
+        return;
+    }
     const auto* const first =
         std::find_if(tensor_options.begin(), tensor_options.end(),
                      [&](const TensorOption& option) { return option.is_of_cache && options.*option.member; });
-    if (first == tensor_options.end()) {
-        return;
-    }
-    check_company(problem, first->name);
+    check_company(problem, first != tensor_options.end() ? first->name : "k of 8 bits");
     for (const TensorOption& option : tensor_options) {
         if (option.is_of_cache && (options.*option.member).memory != Memory::host) {
             throw Error(
@@ -167,15 +168,36 @@ void check_length(const Problem& problem, const KeyCache& cache, std::int64_t b)
 
 } // namespace
 
+void check_scales(const Problem& problem, int rank, std::int64_t page)
+{
+    for (const auto& [name, scale] :
+         {std::pair{"k_scale", problem.options.k_scale}, std::pair{"v_scale", problem.options.v_scale}}) {
+        if (scale.rank != rank || scale.memory != Memory::host) {
+            continue;
+        }
+        const auto* const of_heads = static_cast<const float*>(scale.data) + (rank == 2 ? page * scale.strides[0] : 0);
+        for (std::int64_t head = 0; head < problem.heads_kv; ++head) {
+            if (!(of_heads[head] > 0.0F && std::isfinite(of_heads[head]))) {
+                throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", name,
+                                        of_heads[head], rank == 2 ? fmt::format("page or sequence {}, ", page) : "",
+                                        head));
+            }
+        }
+    }
+}
+
 void check_cache_values(const Problem& problem)
 {
-    if (!is_cache(problem.options)) {
+    if (!is_cache(problem)) {
         return;
     }
     const Options& options = problem.options;
     const KeyCache cache(problem);
     if (options.kv_indices) {
         check_indptr(problem);
+    }
+    if (problem.is_quantised()) {
+        check_scales(problem, 1, 0);
     }
     const char* const table =
         options.kv_indices ? "kv_indices" : (options.block_table ? "block_table" : "cache_batch_index");
@@ -186,9 +208,13 @@ void check_cache_values(const Problem& problem)
         const std::int64_t rows = cache.page_rows();
         const std::int64_t used = rows == 0 ? 0 : (cache.length(b) + rows - 1) / rows;
         for (std::int64_t n = 0; n < used; ++n) {
-            if (const std::int64_t page = cache.page(b, n); page < 0 || page >= pages) {
+            const std::int64_t page = cache.page(b, n);
+            if (page < 0 || page >= pages) {
                 throw Error(fmt::format("{} is {} for page {} of sequence {}; allowed are 0 to {}, the {} of k.", table,
                                         page, n, b, pages - 1, options.cache_batch_index ? "caches" : "pages"));
+            }
+            if (problem.is_quantised()) {
+                check_scales(problem, 2, page);
             }
         }
     }

@@ -86,7 +86,7 @@ std::int64_t longest(const std::vector<std::int32_t>& starts)
 void check_packing(Problem& problem)
 {
     problem.starts_q = read_starts("cu_seqlens_q", problem.options.cu_seqlens_q, problem.q.shape[0]);
-    if (is_cache(problem.options)) {
+    if (is_cache(problem)) {
         problem.batch = static_cast<std::int64_t>(problem.starts_q.size()) - 1;
         problem.seqlen_q = longest(problem.starts_q);
         return;
@@ -164,7 +164,12 @@ void check_broadcast(const TensorOption& option, const Problem& problem, const C
 void check_tensor_option(const TensorOption& option, const Problem& problem)
 {
     const ConstTensorView& view = problem.options.*option.member;
-    if (option.is_float8_only && problem.dtype != DType::float8_e4m3) {
+    const bool is_of_cache = option.is_also_of_cache && problem.is_quantised();
+    if (option.is_float8_only && problem.dtype != DType::float8_e4m3 && !is_of_cache) {
+        if (option.is_also_of_cache) {
+            throw Error(fmt::format("{} was given, but k is {}; it is allowed with k and v of float8_e4m3 or int8.",
+                                    option.name, name_of(problem.k.dtype)));
+        }
         throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", option.name,
                                 name_of(problem.dtype)));
     }
@@ -173,7 +178,9 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
         return;
     }
     const bool has_batch = option.may_have_batch && view.rank == option.rank + 1;
-    std::array<std::int64_t, 4> shape{problem.batch};
+    const bool has_pages = is_of_cache && (problem.options.block_table || problem.options.kv_indices);
+    const bool has_caches = is_of_cache && problem.options.cache_batch_index;
+    std::array<std::int64_t, 4> shape{is_of_cache ? problem.k.shape[0] : problem.batch};
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
         const Axis counts = option.axes.at(axis);
         shape.at(axis + (has_batch ? 1 : 0)) =
@@ -188,7 +195,9 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
         axes += fmt::format("{}{}", axis > 0 ? ", " : "", counted(option.axes.at(axis), problem).name);
     }
-    const std::string like = fmt::format("[{0}]{1}", axes, option.may_have_batch ? " or [batch, " + axes + "]" : "");
+    const char* const first = has_pages ? "pages" : (has_caches ? "caches" : "batch");
+    const std::string like =
+        fmt::format("[{0}]{1}", axes, option.may_have_batch ? fmt::format(" or [{}, {}]", first, axes) : "");
     check_tensor(option.name, view, option.dtype, rank, shape, like.c_str());
 }
 
@@ -242,7 +251,7 @@ void check_options(Problem& problem)
     }
     check_choice(options);
     check_dropout(options.dropout);
-    if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(options))) {
+    if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(problem))) {
         check_packing(problem);
     }
     check_cache(problem);

@@ -48,7 +48,7 @@ void check_view(const char* name, const ConstTensorView& view)
         throw Error(fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank,
                                 ConstTensorView::max_rank));
     }
-    if (view.dtype > DType::bits) {
+    if (view.dtype > DType::int8) {
         throw Error(
             fmt::format("{} has dtype {}; it must be an enumerator of DType.", name, static_cast<int>(view.dtype)));
     }

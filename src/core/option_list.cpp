@@ -104,10 +104,11 @@ bool is_read_on_host(std::string_view name)
     });
 }
 
-bool is_cache(const Options& options)
+bool is_cache(const Problem& problem)
 {
-    return std::any_of(tensor_options.begin(), tensor_options.end(),
-                       [&](const TensorOption& o) { return o.is_of_cache && options.*o.member; });
+    return problem.is_quantised() ||
+           std::any_of(tensor_options.begin(), tensor_options.end(),
+                       [&](const TensorOption& o) { return o.is_of_cache && problem.options.*o.member; });
 }
 
 bool has_pair_mask(const Options& options)

@@ -40,6 +40,7 @@ struct TensorOption {
     bool may_broadcast = false;     ///< each extent may be 1
     bool may_be_bits = false;       ///< 8 of the last axis to a byte (DType::bits); and strides may be any
     bool is_float8_only = false;    ///< for q, k and v of float8_e4m3, and so for the forward pass
+    bool is_also_of_cache = false;  ///< and for a cache of 8 bits, whose pages, or sequences, are its batch then
     bool is_of_cache = false;       ///< says where the keys of a cache are, and so for the forward pass
     bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
     bool tells_heads_apart = false; ///< the query heads that share a key head differ by more than their queries
@@ -123,21 +124,23 @@ inline constexpr auto tensor_options = [] {
         {.name = "k_scale",
          .member = &Options::k_scale,
          .flag = "--k-scale",
-         .meaning = "factors of a float8_e4m3 k",
+         .meaning = "factors of a k of 8 bits",
          .dtype = DType::float32,
          .rank = 1,
          .axes = {heads_kv},
          .may_have_batch = true,
-         .is_float8_only = true},
+         .is_float8_only = true,
+         .is_also_of_cache = true},
         {.name = "v_scale",
          .member = &Options::v_scale,
          .flag = "--v-scale",
-         .meaning = "factors of a float8_e4m3 v",
+         .meaning = "factors of a v of 8 bits",
          .dtype = DType::float32,
          .rank = 1,
          .axes = {heads_kv},
          .may_have_batch = true,
-         .is_float8_only = true},
+         .is_float8_only = true,
+         .is_also_of_cache = true},
         {.name = "cache_seqlens",
          .member = &Options::cache_seqlens,
          .flag = "--cache-seqlens",
@@ -198,8 +201,9 @@ inline constexpr auto tensor_options = [] {
 /// Whether the host reads the values of the tensor with this name, on whatever hardware the call runs.
 [[nodiscard]] bool is_read_on_host(std::string_view name);
 
-/// Whether k and v are a cache, and whether a table says where the keys of its sequences are.
-[[nodiscard]] bool is_cache(const Options& options);
+/// Whether k and v are a cache, which options or 8 bits make them, and whether a table says where the keys of its
+/// sequences are.
+[[nodiscard]] bool is_cache(const Problem& problem);
 [[nodiscard]] inline bool has_pages(const Options& options)
 {
     return options.block_table || options.kv_indices || options.cache_batch_index;

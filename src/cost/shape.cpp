@@ -113,7 +113,8 @@ std::string Shape::name() const
     text += sink ? "_sink" : "";
     text += blocks_percent > 0 ? fmt::format("_blocks{}", blocks_percent) : "";
     text += packed ? "_varlen" : "";
-    return text + (page_size > 0 ? fmt::format("_page{}", page_size) : "");
+    text += page_size > 0 ? fmt::format("_page{}", page_size) : "";
+    return text + (cache_dtype ? (*cache_dtype == DType::int8 ? "_int8" : "_float8") : "");
 }
 
 std::int64_t Shape::rows_q() const
@@ -188,6 +189,11 @@ Shape parse_shape(const std::string& text)
     s.packed = words.take("_varlen");
     const bool has_pages = !s.packed && words.starts_with("_page");
     s.page_size = has_pages ? words.number_after("_page") : 0;
+    if (!s.packed && words.take("_float8")) {
+        s.cache_dtype = DType::float8_e4m3;
+    } else if (!s.packed && words.take("_int8")) {
+        s.cache_dtype = DType::int8;
+    }
     require(words.fit && words.rest.empty(), text, fmt::format("allowed is {}", shape_grammar));
 
     constexpr std::int64_t longest = std::int64_t{1} << 30;
@@ -199,6 +205,7 @@ Shape parse_shape(const std::string& text)
     require(s.head_dim >= 1 && s.head_dim <= most_head_dim && s.head_dim_v >= 1 && s.head_dim_v <= most_head_dim_v,
             text, fmt::format("allowed are head dims of 1 to {}, those of v to {}", most_head_dim, most_head_dim_v));
     require(!s.latent || s.head_dim_v <= s.head_dim, text, "with _latent, v is at most as wide as k");
+    require(!s.latent || !s.cache_dtype, text, "a cache of 8 bits is allowed without _latent");
     require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
     require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
@@ -310,6 +317,7 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
         p.starts_q = starts(s.lengths_q());
         p.starts_k = starts(s.lengths_k());
     }
+    const DType of_keys = s.cache_dtype.value_or(dtype);
     const auto view = [&](std::int64_t length, const std::vector<std::int32_t>& offsets, std::int64_t heads,
                           std::int64_t depth) {
         return s.packed ? TensorView::contiguous(nullptr, dtype, {offsets.back(), heads, depth})
@@ -318,10 +326,11 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.q = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim);
     p.k = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim);
     p.v = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v);
+    p.k.dtype = p.v.dtype = of_keys;
     if (s.page_size > 0) {
         const std::int64_t pages = s.seqlen_k / s.page_size; // of a sequence
         const auto cache = [&](std::int64_t depth) {
-            return TensorView::contiguous(nullptr, dtype, {s.batch * pages, s.page_size, s.heads_kv, depth});
+            return TensorView::contiguous(nullptr, of_keys, {s.batch * pages, s.page_size, s.heads_kv, depth});
         };
         p.k = cache(s.head_dim);
         p.v = cache(s.head_dim_v);

@@ -54,7 +54,7 @@ bool depends_on_lse(const Problem& problem, const Hardware& hardware)
 /// is launched.
 void refuse_captured_cache(const Problem& problem, const Space& space)
 {
-    if (space.is_asynchronous && is_cache(problem.options) && cuda::is_captured(space.device, space.stream)) {
+    if (space.is_asynchronous && is_cache(problem) && cuda::is_captured(space.device, space.stream)) {
         throw Error(
             "stream is being captured into a CUDA graph, and k and v are a cache, whose tables each run reads on "
             "the host: allowed in a graph are calls without a cache.");

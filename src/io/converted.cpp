@@ -69,6 +69,7 @@ bool with_float_format(DType dtype, Use use)
     case DType::int64:
     case DType::boolean:
     case DType::bits:
+    case DType::int8:
         return false;
     }
     return false;

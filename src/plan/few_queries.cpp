@@ -28,7 +28,7 @@ std::int64_t block_bytes(const Hardware& hardware)
 
 std::int64_t key_bytes(const Problem& problem)
 {
-    return static_cast<std::int64_t>(size_of(problem.dtype)) * (problem.head_dim + problem.head_dim_v);
+    return static_cast<std::int64_t>(size_of(problem.k.dtype)) * (problem.head_dim + problem.head_dim_v);
 }
 
 constexpr int fewest_keys = 16, most_keys = 128;

@@ -103,6 +103,19 @@ offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, cons
     const Options& options = problem.options;
     offload::CacheTables cache;
     cache.lengths = boundaries.lengths;
+    if (problem.is_quantised()) {
+        cache.element =
+            problem.k.dtype == DType::int8 ? offload::CacheElement::int8 : offload::CacheElement::float8_e4m3;
+        const auto take = [&](const ConstTensorView& scale, const float*& data, std::int64_t& stride) {
+            if (scale) {
+                const ConstTensorView there = tensors.input(scale);
+                data = static_cast<const float*>(there.data);
+                stride = there.rank == 2 ? there.strides[0] : 0;
+            }
+        };
+        take(options.k_scale, cache.k_scale, cache.k_scale_stride);
+        take(options.v_scale, cache.v_scale, cache.v_scale_stride);
+    }
     if (!has_pages(options)) {
         return cache;
     }

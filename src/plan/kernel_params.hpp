@@ -42,7 +42,7 @@ public:
     virtual TensorView output(const TensorView& view) = 0;
 };
 
-/// Where the keys of a cache are; nothing of a problem without one.
+/// Where the keys of a cache are, and what their elements are; nothing of a problem without one.
 offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, const Boundaries& boundaries);
 
 /// The problem as the kernels see it.

@@ -324,11 +324,13 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
         }
     }
     // Hopper's copy engine brings whole blocks: rows beyond a sequence's keys, too, which nobody may read.
-    if (is_cache(problem.options) && !kernel.reads_caches) {
+    if (is_cache(problem) && !kernel.reads_caches) {
         return "k and v are no key/value cache";
     }
-    if (is_cache(problem.options) && kernel.machine != Machine::host &&
-        problem.kernel_depth() > offload::most_plain_depth) {
+    if (problem.is_quantised() && kernel.machine != Machine::host && kernel.machine != Machine::plain) {
+        return "k and v have q's dtype";
+    }
+    if (is_cache(problem) && kernel.machine != Machine::host && problem.kernel_depth() > offload::most_plain_depth) {
         return "the head dims of a key/value cache are at most 256";
     }
     if (has_pair_mask(problem.options) && kernel.machine != Machine::host) {

@@ -36,7 +36,7 @@ struct Sequence {
     };
     packed(problem.starts_q, sequence.first_q, sequence.length_q);
     packed(problem.starts_k, sequence.first_k, sequence.length_k);
-    if (is_cache(problem.options)) {
+    if (is_cache(problem)) {
         sequence.length_k = KeyCache(problem).length(b);
     }
     return sequence;

@@ -25,6 +25,8 @@ inline flashomp_dtype c_dtype(DType dtype)
         return {FLASHOMP_FLOAT, 32, 1};
     case DType::float64:
         return {FLASHOMP_FLOAT, 64, 1};
+    case DType::int8:
+        return {FLASHOMP_INT, 8, 1};
     case DType::int32:
         return {FLASHOMP_INT, 32, 1};
     case DType::int64:

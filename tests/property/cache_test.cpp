@@ -1,7 +1,6 @@
 // Key/value caches: one result whatever form a cache has, NaN where nobody may read, and prepared calls whose lengths
 // and tables change from run to run.
-#include "support/cache_case.hpp"
-#include "support/target.hpp"
+#include "support/cache_test.hpp"
 
 #include "option_list.hpp"
 
@@ -13,27 +12,8 @@
 namespace flashomp::testing {
 namespace {
 
-class Caches : public EveryTargetTest {
+class Caches : public CacheTest {
 protected:
-    struct Outputs {
-        HostTensor o, lse;
-    };
-
-    [[nodiscard]] Options options_of(const CacheCase& cached, CacheForm form) const
-    {
-        Options options = on_target(cached.options(form));
-        options.threads = 2;
-        return options;
-    }
-
-    [[nodiscard]] Outputs run(CacheCase& cached, CacheForm form) const
-    {
-        const Report report = forward(cached.args(form), options_of(cached, form));
-        EXPECT_EQ(report.on_device, target_.is_device);
-        EXPECT_FALSE(report.computed_twice) << "a row of nobody's was read";
-        return {std::move(cached.attention.o), std::move(cached.attention.lse)};
-    }
-
     /// Only the host has kernels for both; the others say so.
     void expect_no_masks(CacheCase& cached) const
     {
@@ -45,39 +25,6 @@ protected:
                       std::string::npos)
                 << error.what();
         }
-    }
-
-    static void expect_same(const Outputs& a, const Outputs& b)
-    {
-        EXPECT_TRUE(same_bits(a.o, b.o)) << "o";
-        EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
-    }
-
-    /// Against float64.
-    static void expect_close(CacheCase& cached, CacheForm form, const Outputs& outputs)
-    {
-        Problem problem = validate_forward(cached.args(form), cached.options(form));
-        problem.options.threads = 1;
-        const Expected expected = expected_of_forward(problem);
-        const double largest_lse = reference::largest_of(expected.exact.lse);
-        const auto judged = [&](reference::Result result, const HostTensor& tensor) {
-            return reference::judged_as(result, tensor.dtype(), tensor.shape(), expected.few_keys, largest_lse);
-        };
-        expect_passed({compared("o", judged(reference::Result::o, outputs.o), doubles(outputs.o), expected.exact.o,
-                                expected.naive.o),
-                       compared("lse", judged(reference::Result::lse, outputs.lse), doubles(outputs.lse),
-                                expected.exact.lse, expected.naive_lse)});
-    }
-
-private:
-    static Expected expected_of_forward(const Problem& problem)
-    {
-        Expected expected;
-        expected.exact = reference::forward(problem);
-        expected.naive = reference::forward(problem, reference::rounding_of(problem.dtype));
-        expected.naive_lse = reference::forward(problem, reference::Rounding::float32).lse;
-        expected.few_keys = reference::rows_of_few_keys(problem);
-        return expected;
     }
 };
 
@@ -134,6 +81,27 @@ TEST_P(Caches, SplitTheKeysOfOneQueryAlike)
         expect_close(cached, CacheForm::contiguous, expected);
         expect_same(run(cached, CacheForm::block_table), expected);
         expect_same(run(cached, CacheForm::batch_index), expected);
+    }
+}
+
+/// Rows of more than 256 elements in pages that follow one another nowhere.
+TEST_P(Caches, TakeWideHeadsOnTheHostAlone)
+{
+    if (target_.is_device || target_.machine == Machine::plain) {
+        CacheCase cached({2, 2, 1, 1, 80, 576, 512}, {77, 40}, 5, DType::float32, 17);
+        EXPECT_THROW(forward(cached.args(CacheForm::block_table), options_of(cached, CacheForm::block_table)), Error);
+        return;
+    }
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        for (const std::int64_t queries : {1, 40}) {
+            SCOPED_TRACE(::testing::Message() << name_of(dtype) << ", " << queries << " queries");
+            CacheCase cached({2, 2, 1, queries, 80, 576, 512}, {77, 40}, 5, dtype, 17);
+            const Outputs expected = run(cached, CacheForm::contiguous);
+            expect_close(cached, CacheForm::contiguous, expected);
+            expect_same(run(cached, CacheForm::block_table), expected);
+            cached.quantise(DType::int8, ScaledBy::pages);
+            expect_close(cached, CacheForm::block_table, run(cached, CacheForm::block_table));
+        }
     }
 }
 

@@ -38,7 +38,12 @@ struct OptionCase {
     [[nodiscard]] bool is_float8() const { return tensors.at("q").dtype() == DType::float8_e4m3; }
 
     /// 8 bits and caches have no gradients.
-    [[nodiscard]] bool is_forward_only() const { return is_float8() || is_cache(options); }
+    [[nodiscard]] bool is_forward_only() const
+    {
+        return is_float8() || std::any_of(tensor_options.begin(), tensor_options.end(), [&](const TensorOption& one) {
+                   return one.is_of_cache && one.name == option;
+               });
+    }
 
     /// Runs forward, and backward where the dtype has it. Results by the names of files.
     [[nodiscard]] Tensors run(const Options& given, std::vector<Report>* reports = nullptr) const
