@@ -25,10 +25,7 @@ struct LogDistance {
     {
         return 1; // d(score)/ds
     }
-    bool keeps(const flashomp::ScorePair& at) const
-    {
-        return at.key <= at.query && at.query / chunk == at.key / chunk;
-    }
+    bool keeps(const flashomp::ScorePair& at) const { return at.key <= at.query && at.query / chunk == at.key / chunk; }
 };
 #pragma omp end declare target
 
@@ -40,7 +37,8 @@ struct Tensor {
     std::vector<float> values;
     std::int64_t heads;
 
-    explicit Tensor(std::int64_t of_heads) : values(static_cast<std::size_t>(batch * n * of_heads * depth)), heads(of_heads)
+    explicit Tensor(std::int64_t of_heads)
+        : values(static_cast<std::size_t>(batch * n * of_heads * depth)), heads(of_heads)
     {
     }
     void fill(std::mt19937& random)
@@ -85,12 +83,20 @@ int main()
         const auto lse =
             flashomp::TensorView::contiguous(lse_values.data(), flashomp::DType::float32, {batch, heads, n});
         const flashomp::TensorView o = results.o;
-        flashomp::forward({.q = flashomp::TensorView(q), .k = flashomp::TensorView(k), .v = flashomp::TensorView(v),
-                           .o = o, .lse = lse},
+        flashomp::forward({.q = flashomp::TensorView(q),
+                           .k = flashomp::TensorView(k),
+                           .v = flashomp::TensorView(v),
+                           .o = o,
+                           .lse = lse},
                           options);
-        return flashomp::backward({.q = flashomp::TensorView(q), .k = flashomp::TensorView(k),
-                                   .v = flashomp::TensorView(v), .o = o, .lse = lse,
-                                   .dout = flashomp::TensorView(dout), .dq = results.dq, .dk = results.dk,
+        return flashomp::backward({.q = flashomp::TensorView(q),
+                                   .k = flashomp::TensorView(k),
+                                   .v = flashomp::TensorView(v),
+                                   .o = o,
+                                   .lse = lse,
+                                   .dout = flashomp::TensorView(dout),
+                                   .dq = results.dq,
+                                   .dk = results.dk,
                                    .dv = results.dv},
                                   options);
     };

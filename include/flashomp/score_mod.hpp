@@ -29,7 +29,8 @@ namespace flashomp {
 
 /// A type whose objects score_mod() takes. It has score() and slope(), or keeps(), or all three:
 ///
-/// - `float score(float s, const ScorePair& at) const`: what becomes of s = scale·q·k of one pair, before softcap, ALiBi
+/// - `float score(float s, const ScorePair& at) const`: what becomes of s = scale·q·k of one pair, before softcap,
+/// ALiBi
 ///   and bias. Finite for finite s.
 /// - `float slope(float s, const ScorePair& at) const`: its derivative by s, at the same s. backward() needs it.
 /// - `bool keeps(const ScorePair& at) const`: false hides the pair, as causal, window and padding do.
@@ -60,14 +61,22 @@ ScoreFunctions functions_of()
     ScoreFunctions functions;
     if constexpr (ModifiesScores<F>) {
         functions.score = [](const unsigned char* object, double s, const ScorePair& at) -> double {
-            if constexpr (requires(const F& f) { { f.score(s, at) } -> std::same_as<double>; }) {
+            if constexpr (requires(const F& f) {
+                              {
+                                  f.score(s, at)
+                                  } -> std::same_as<double>;
+                          }) {
                 return object_of<F>(object).score(s, at);
             } else {
                 return static_cast<double>(object_of<F>(object).score(static_cast<float>(s), at));
             }
         };
         functions.slope = [](const unsigned char* object, double s, const ScorePair& at) -> double {
-            if constexpr (requires(const F& f) { { f.slope(s, at) } -> std::same_as<double>; }) {
+            if constexpr (requires(const F& f) {
+                              {
+                                  f.slope(s, at)
+                                  } -> std::same_as<double>;
+                          }) {
                 return object_of<F>(object).slope(s, at);
             } else {
                 return static_cast<double>(object_of<F>(object).slope(static_cast<float>(s), at));
@@ -102,8 +111,8 @@ ScoreKernels kernels_of()
 
 } // namespace offload
 
-/// Options::score_mod of an object, which is copied. Every type compiles the passes once more: some ten seconds and some
-/// hundred kilobytes each.
+/// Options::score_mod of an object, which is copied. Every type compiles the passes once more: some ten seconds and
+/// some hundred kilobytes each.
 template <OwnScore F>
 ScoreMod score_mod(const F& object)
 {

@@ -190,7 +190,8 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
 /// dS of one tile whose rows are keys, and beside it the P that dV sums.
 template <bool modified, class Machine>
 FLASHOMP_INLINE void key_gradients(Machine& tile, typename Machine::Scores& pr, typename Machine::Scores& ds,
-                                   const PairsOn<Machine>& pairs, QueryStats<Machine>& stats, typename Machine::Stage stage)
+                                   const PairsOn<Machine>& pairs, QueryStats<Machine>& stats,
+                                   typename Machine::Stage stage)
 {
     score_gradients<modified, true>(tile, pr, ds, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
         using Gradient = KeyGradient<modified, masked, Machine>;

@@ -50,7 +50,8 @@ concept LeavesOutHidden = requires
 /// The keys that queries [i0, i1) of a sequence see, in tiles that begin at multiples of block_n; where padding is left
 /// out, at the first key after it and every block_n keys from there.
 template <class Machine>
-FLASHOMP_INLINE Range key_tiles(const ScoreOn<Machine>& score, int i0, int i1, int block_n, int split = 0, int splits = 1)
+FLASHOMP_INLINE Range key_tiles(const ScoreOn<Machine>& score, int i0, int i1, int block_n, int split = 0,
+                                int splits = 1)
 {
     if constexpr (LeavesOutPadding<Machine>) {
         const Range seen = score.unpadded_keys(i0, i1);

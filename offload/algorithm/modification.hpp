@@ -1,5 +1,5 @@
-// A program's own score and mask, compiled with the passes (flashomp/score_mod.hpp). A machine that has one names its type
-// as Machine::Modification; the library's machines have none, and their kernels nothing of this.
+// A program's own score and mask, compiled with the passes (flashomp/score_mod.hpp). A machine that has one names its
+// type as Machine::Modification; the library's machines have none, and their kernels nothing of this.
 #pragma once
 
 #include "algorithm/params.hpp"
@@ -14,15 +14,23 @@ namespace flashomp::offload {
 
 /// Changes scores: score(s, pair) of the scaled dot product s, and slope(s, pair), its derivative by s.
 template <class F>
-concept ModifiesScores = requires(const F& f, float s, const ScorePair& pair) {
-    { f.score(s, pair) } -> std::convertible_to<float>;
-    { f.slope(s, pair) } -> std::convertible_to<float>;
+concept ModifiesScores = requires(const F& f, float s, const ScorePair& pair)
+{
+    {
+        f.score(s, pair)
+        } -> std::convertible_to<float>;
+    {
+        f.slope(s, pair)
+        } -> std::convertible_to<float>;
 };
 
 /// Hides the pairs for which keeps(pair) is false.
 template <class F>
-concept HidesPairs = requires(const F& f, const ScorePair& pair) {
-    { f.keeps(pair) } -> std::convertible_to<bool>;
+concept HidesPairs = requires(const F& f, const ScorePair& pair)
+{
+    {
+        f.keeps(pair)
+        } -> std::convertible_to<bool>;
 };
 
 struct Unmodified {};
@@ -32,7 +40,10 @@ struct ModificationOfMachine {
     using Type = Unmodified;
 };
 template <class Machine>
-requires requires { typename Machine::Modification; }
+    requires requires
+    {
+        typename Machine::Modification;
+    }
 struct ModificationOfMachine<Machine> {
     using Type = typename Machine::Modification;
 };

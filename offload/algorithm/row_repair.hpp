@@ -12,9 +12,9 @@
 // exact, because dS is linear in P. Its dS were made with D'. The passes that sum over queries, where a common error
 // would add up, subtract the residual log2 a together with LSE, and read the corrected D.
 //
-// With a softcap, or a program's own score, dS is P∘(dP - D) times a slope, so that Σ dS is not the second sum. The tile beside dS can carry only
-// one of the two. In 16 bits that is P∘(dP - D'), as O, and so D', is rounded most; a counts as 1. In float32 it is P',
-// as ALiBi takes LSE to the hundreds; D' stays.
+// With a softcap, or a program's own score, dS is P∘(dP - D) times a slope, so that Σ dS is not the second sum. The
+// tile beside dS can carry only one of the two. In 16 bits that is P∘(dP - D'), as O, and so D', is rounded most; a
+// counts as 1. In float32 it is P', as ALiBi takes LSE to the hundreds; D' stays.
 #pragma once
 
 #include "algorithm/forward.hpp"

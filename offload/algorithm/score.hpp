@@ -89,8 +89,7 @@ struct ScoreWith {
     FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
     {
         const bool is_whole = i1 <= band.q_len;
-        const bool has_any =
-            !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any = !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_keys(i0, is_whole ? i1 : band.q_len) : Range{};
     }
 
@@ -98,8 +97,7 @@ struct ScoreWith {
     FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
     {
         const bool is_whole = j1 <= band.k_len;
-        const bool has_any =
-            !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any = !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
     }
 

@@ -60,7 +60,7 @@ private:
     /// A row of which a pair takes the product: of q or dO, or of K or V, whose cache may have 8 bits.
     struct Factor {
         Factor(const Rows& rows) : row(rows) {} // NOLINT(google-explicit-constructor): most rows are nothing else
-        Factor(const QuantisedRows& rows) // NOLINT(google-explicit-constructor)
+        Factor(const QuantisedRows& rows)       // NOLINT(google-explicit-constructor)
             : row(rows.rows.row(0)), element(rows.element), scale(rows.scale(0))
         {
         }

@@ -1,5 +1,5 @@
-// The passes on host threads, for one instruction set: launch_host.cpp compiles them for the library's, a program with a
-// score of its own for the one that it is compiled for (host/own_isa.hpp).
+// The passes on host threads, for one instruction set: launch_host.cpp compiles them for the library's, a program with
+// a score of its own for the one that it is compiled for (host/own_isa.hpp).
 #pragma once
 
 #include "host/few_queries.hpp"

@@ -78,13 +78,13 @@ struct HostIsa {
     void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test
 };
 
-/// What a program with a score of its own has compiled (flashomp/score_mod.hpp): all passes, with that score. The object
-/// whose functions it has is in Params::score_mod.
+/// What a program with a score of its own has compiled (flashomp/score_mod.hpp): all passes, with that score. The
+/// object whose functions it has is in Params::score_mod.
 struct ScoreKernels {
-    std::string_view version;         ///< of the headers that it was compiled with
-    std::size_t params_bytes = 0;     ///< sizeof(Params) and sizeof(Launch) there
+    std::string_view version;     ///< of the headers that it was compiled with
+    std::size_t params_bytes = 0; ///< sizeof(Params) and sizeof(Launch) there
     std::size_t launch_bytes = 0;
-    HostIsa host;                     ///< for the instruction set that the program is compiled for
+    HostIsa host; ///< for the instruction set that the program is compiled for
     bool has_gpu_code = false;
     Ran (*run_plain)(const Call&, Call* there) = nullptr;   ///< as run_plain()
     Ran (*run_visible)(const Call&, Call* there) = nullptr; ///< as run_visible()

@@ -32,7 +32,7 @@ constexpr std::size_t member_count()
 constexpr std::size_t where_and_how = 6; // backend, machine, device, threads, stream, tiling
 constexpr std::size_t compiled = 1;      // score_mod: of C++ alone
 static_assert(member_count<Options>() == tensor_options.size() + number_options.size() + other_options.size() +
-                                              program_options.size() + compiled + where_and_how,
+                                             program_options.size() + compiled + where_and_how,
               "Options has a member that is in none of the lists of option_list.hpp");
 
 const char* word_of(Axis axis)
@@ -92,8 +92,7 @@ bool modifies_scores(const Options& options)
         const std::optional<double> value = o.value(options);
         return value && o.modifies_scores(*value);
     };
-    return drops(options) || options.score_mod ||
-           std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
+    return drops(options) || options.score_mod || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
            std::any_of(number_options.begin(), number_options.end(), number);
 }
 

@@ -54,7 +54,8 @@ Backend chosen_backend(const Options& options)
         throw Error("score_mod was given with backend cuda; allowed with it are: openmp, reference.");
     }
     if (options.backend != Backend::cuda) {
-        const bool is_cuda = !options.score_mod && options.backend == Backend::automatic && !host_only && cuda::device_count() > 0;
+        const bool is_cuda =
+            !options.score_mod && options.backend == Backend::automatic && !host_only && cuda::device_count() > 0;
         return is_cuda ? Backend::cuda : Backend::openmp;
     }
     if (!cuda::is_built()) {

@@ -39,11 +39,11 @@ struct PassPlan {
 };
 
 struct Plan {
-    std::string machine_name;           ///< as in Report::machine: of all passes, joined by +
+    std::string machine_name;                         ///< as in Report::machine: of all passes, joined by +
     const offload::ScoreKernels* own_score = nullptr; ///< runs the passes of a call with Options::score_mod
-    std::vector<PassPlan> passes;       ///< in order
-    int splits = 1;                     ///< parts of the keys in a forward pass over few queries
-    bool merges = false;                ///< whether a launch of its own puts them together
+    std::vector<PassPlan> passes;                     ///< in order
+    int splits = 1;                                   ///< parts of the keys in a forward pass over few queries
+    bool merges = false;                              ///< whether a launch of its own puts them together
     std::int64_t crew_memory_bytes = 0; ///< memory of all crews, or of a kernel for itself; the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only

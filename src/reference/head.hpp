@@ -85,8 +85,12 @@ struct Head {
     /// Of Options::score_mod.
     [[nodiscard]] ScorePair pair(std::int64_t i, std::int64_t j) const
     {
-        return {static_cast<int>(sequence.batch),    static_cast<int>(index), static_cast<int>(i), static_cast<int>(j),
-                static_cast<int>(sequence.length_q), static_cast<int>(sequence.length_k)};
+        return {static_cast<int>(sequence.batch),
+                static_cast<int>(index),
+                static_cast<int>(i),
+                static_cast<int>(j),
+                static_cast<int>(sequence.length_q),
+                static_cast<int>(sequence.length_k)};
     }
     [[nodiscard]] bool own_mask(std::int64_t i, std::int64_t j) const
     {
