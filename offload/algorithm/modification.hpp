@@ -12,26 +12,21 @@
 
 namespace flashomp::offload {
 
+// clang-format 14 would spread every requirement over three lines.
+// clang-format off
 /// Changes scores: score(s, pair) of the scaled dot product s, and slope(s, pair), its derivative by s.
 template <class F>
-concept ModifiesScores = requires(const F& f, float s, const ScorePair& pair)
-{
-    {
-        f.score(s, pair)
-        } -> std::convertible_to<float>;
-    {
-        f.slope(s, pair)
-        } -> std::convertible_to<float>;
+concept ModifiesScores = requires(const F& f, float s, const ScorePair& pair) {
+    { f.score(s, pair) } -> std::convertible_to<float>;
+    { f.slope(s, pair) } -> std::convertible_to<float>;
 };
 
 /// Hides the pairs for which keeps(pair) is false.
 template <class F>
-concept HidesPairs = requires(const F& f, const ScorePair& pair)
-{
-    {
-        f.keeps(pair)
-        } -> std::convertible_to<bool>;
+concept HidesPairs = requires(const F& f, const ScorePair& pair) {
+    { f.keeps(pair) } -> std::convertible_to<bool>;
 };
+// clang-format on
 
 struct Unmodified {};
 
