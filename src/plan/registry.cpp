@@ -334,7 +334,7 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
         return "the head dims of a key/value cache are at most 256";
     }
     if (has_pair_mask(problem.options) && kernel.machine != Machine::host) {
-        if (is_cache(problem.options)) {
+        if (is_cache(problem)) {
             return "a key/value cache has no mask and no block_mask";
         }
         if (problem.kernel_depth() > offload::most_plain_depth) {
