@@ -22,7 +22,7 @@ struct Coded {
     DType dtype;
 };
 
-constexpr std::array<Coded, 9> codes{{{FLASHOMP_FLOAT, 32, DType::float32},
+constexpr std::array<Coded, 10> codes{{{FLASHOMP_FLOAT, 32, DType::float32},
                                       {FLASHOMP_BFLOAT, 16, DType::bfloat16},
                                       {FLASHOMP_FLOAT, 16, DType::float16},
                                       {FLASHOMP_FLOAT8_E4M3FN, 8, DType::float8_e4m3},
