@@ -55,7 +55,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
     const int head_kv = work.head / (p.heads_q / p.heads_kv);
     const std::int64_t first = seq.q_start + i0;
-    const ScoreOn<Machine> score = ScoreOn<Machine>::template of<Machine>(p, seq, work.batch, work.head);
+    const ScoreOn<Machine> score(p, seq, work.batch, work.head);
     const TileRow tiles(score.mask, work.block);
 
     auto q = tile.resident(p.head_dim);
@@ -157,7 +157,7 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
     const int share = group / head_splits(p); // query heads of this item
     const int first_head = work.head * group + work.split * share;
     for (int head = first_head; head < first_head + share; ++head) {
-        const ScoreOn<Machine> score = ScoreOn<Machine>::template of<Machine>(p, seq, work.batch, head);
+        const ScoreOn<Machine> score(p, seq, work.batch, head);
         const TileRow tiles(score.mask, work.block);
         const Rows all_q = rows_of(p, p.q, work.batch, head, seq.q_start, seq.q_len, p.head_dim);
         const Rows all_dout = rows_of(p, p.dout, work.batch, head, seq.q_start, seq.q_len, p.head_dim_v);

@@ -88,7 +88,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
     const int head_kv = work.head / (p.heads_q / p.heads_kv);
     using ScoreHere = ScoreOn<Machine>;
-    const ScoreHere score = ScoreHere::template of<Machine>(p, seq, work.batch, work.head);
+    const ScoreHere score(p, seq, work.batch, work.head);
     const TileRow tiles(score.mask, work.block);
 
     auto q = tile.resident(p.head_dim);

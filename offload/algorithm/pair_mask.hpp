@@ -4,6 +4,8 @@
 
 #include "algorithm/params.hpp"
 
+#include <type_traits>
+
 #pragma omp declare target
 
 namespace flashomp::offload {
@@ -35,6 +37,17 @@ FLASHOMP_INLINE PairMask mask_of_head(const PairMask& mask, int batch, int head)
 FLASHOMP_INLINE bool has_mask(const PairMask& mask)
 {
     return mask.dense != nullptr || mask.blocks != nullptr;
+}
+
+/// In the place of a PairMask on machines that take none: an empty member costs their kernels no register.
+struct NoMask {};
+
+template <class Machine>
+using MaskOn = std::conditional_t<TakesMasks<Machine>, PairMask, NoMask>;
+
+FLASHOMP_INLINE bool has_mask(const NoMask& /*mask*/)
+{
+    return false;
 }
 
 /// The block that a row or key is in. Blocks of 2^shift rows need no division.
@@ -73,6 +86,11 @@ FLASHOMP_INLINE bool mask_keeps(const PairMask& mask, int i, int j)
     return (mask.dense == nullptr || dense_keeps(mask, i, j)) && (mask.blocks == nullptr || blocks_keep(mask, i, j));
 }
 
+FLASHOMP_INLINE bool mask_keeps(const NoMask& /*mask*/, int /*i*/, int /*j*/)
+{
+    return true;
+}
+
 /// What a pass knows of the tiles of one resident block of one head: kind(x) of the block that streams past as number
 /// x.
 struct TileRow {
@@ -80,6 +98,7 @@ struct TileRow {
     bool is_masked = false;
 
     TileRow() = default;
+    FLASHOMP_INLINE TileRow(const NoMask& /*mask*/, int /*resident_block*/) {}
     FLASHOMP_INLINE TileRow(const PairMask& mask_of_head, int resident_block)
         : kinds(mask_of_head.tiles == nullptr
                     ? nullptr

@@ -13,8 +13,9 @@
 
 namespace flashomp::offload {
 
-/// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp).
-template <class Modification>
+/// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp). Mask:
+/// PairMask, or NoMask on machines that do not take masks.
+template <class Modification, class Mask>
 struct ScoreWith {
     float scale = 1.0F;
     float softcap = 0.0F;
@@ -23,7 +24,7 @@ struct ScoreWith {
     BiasTensor bias;    ///< moved to this batch and head
     Band band;
     const std::uint8_t* key_padding = nullptr; ///< of this batch
-    PairMask mask;                             ///< of this batch and head; none on machines that do not take masks
+    [[no_unique_address]] Mask mask;           ///< of this batch and head
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
@@ -55,17 +56,9 @@ struct ScoreWith {
         if (p.key_padding_mask != nullptr) {
             key_padding = p.key_padding_mask + batch_ * p.key_padding_batch_stride;
         }
-    }
-
-    /// The same for a machine: with the masks, where it takes them.
-    template <class Machine>
-    static FLASHOMP_INLINE ScoreWith of(const Params& p, const Sequence& s, int batch, int head)
-    {
-        ScoreWith score(p, s, batch, head);
-        if constexpr (TakesMasks<Machine>) {
-            score.mask = mask_of_head(p.mask, batch, head);
+        if constexpr (std::is_same_v<Mask, PairMask>) {
+            mask = mask_of_head(p.mask, batch_, head_);
         }
-        return score;
     }
 
     /// The keys from the first to the last that any of the queries [i0, i1) sees, without padding at both ends.
@@ -194,9 +187,9 @@ struct ScoreWith {
 };
 
 /// That of the library's own kernels, and that of the passes on a machine.
-using Score = ScoreWith<Unmodified>;
+using Score = ScoreWith<Unmodified, NoMask>;
 template <class Machine>
-using ScoreOn = ScoreWith<ModificationOf<Machine>>;
+using ScoreOn = ScoreWith<ModificationOf<Machine>, MaskOn<Machine>>;
 
 /// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
 template <bool keys_are_rows, class AnyScore>

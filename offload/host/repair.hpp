@@ -138,7 +138,6 @@ private:
               seq(params.cache.is_there() ? sequence_in_cache(params, batch_) : sequence(params, batch_)),
               score(params, seq, batch_, head_)
         {
-            score.mask = mask_of_head(params.mask, batch_, head_);
         }
 
         /// The scaled, modified score of a visible pair.
@@ -195,7 +194,7 @@ private:
         const Params& p;
         int batch, index, kv;
         Sequence seq;
-        ScoreWith<Modification> score;
+        ScoreWith<Modification, PairMask> score;
     };
 
     /// Calls f(head, i) for every row of queries whose row of `results` is not finite.

@@ -23,15 +23,15 @@ struct Coded {
 };
 
 constexpr std::array<Coded, 10> codes{{{FLASHOMP_FLOAT, 32, DType::float32},
-                                      {FLASHOMP_BFLOAT, 16, DType::bfloat16},
-                                      {FLASHOMP_FLOAT, 16, DType::float16},
-                                      {FLASHOMP_FLOAT8_E4M3FN, 8, DType::float8_e4m3},
-                                      {FLASHOMP_FLOAT, 64, DType::float64},
-                                      {FLASHOMP_INT, 8, DType::int8},
-                                      {FLASHOMP_INT, 32, DType::int32},
-                                      {FLASHOMP_INT, 64, DType::int64},
-                                      {FLASHOMP_BOOL, 8, DType::boolean},
-                                      {FLASHOMP_BOOL, 1, DType::bits}}};
+                                       {FLASHOMP_BFLOAT, 16, DType::bfloat16},
+                                       {FLASHOMP_FLOAT, 16, DType::float16},
+                                       {FLASHOMP_FLOAT8_E4M3FN, 8, DType::float8_e4m3},
+                                       {FLASHOMP_FLOAT, 64, DType::float64},
+                                       {FLASHOMP_INT, 8, DType::int8},
+                                       {FLASHOMP_INT, 32, DType::int32},
+                                       {FLASHOMP_INT, 64, DType::int64},
+                                       {FLASHOMP_BOOL, 8, DType::boolean},
+                                       {FLASHOMP_BOOL, 1, DType::bits}}};
 
 /// Addresses of a process are less.
 constexpr std::uint64_t most_offset = std::uint64_t{1} << 56U;
