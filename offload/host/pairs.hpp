@@ -26,6 +26,7 @@ class PairsMachine : public HostTile<Isa, element == Element::float32> {
     using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines;
     using T = std::conditional_t<element == Element::float32, float,
                                  std::conditional_t<element == Element::bfloat16, BFloat16, Float16>>;
+    // most_depth: most_head_dim, of rows that are gathered
     enum : int { terms = terms_of(element), inner = PairBlock::elements, most_depth = 576 };
 
 public:

@@ -4,7 +4,6 @@
 #include "attention_case.hpp"
 #include "target.hpp"
 
-#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
