@@ -4,6 +4,7 @@
 #include "attention_case.hpp"
 #include "target.hpp"
 
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
