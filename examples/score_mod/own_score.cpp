@@ -1,6 +1,8 @@
 // Attention with a score and a mask of one's own (docs/score_mod.md): a penalty that grows with the logarithm of the
 // distance, for each head another one, within chunks of the sequence. Forward and backward are compared with the
 // library's reference, which computes the same in double with every N x N matrix stored.
+#include "log_distance.hpp"
+
 #include <flashomp/score_mod.hpp>
 
 #include <algorithm>
@@ -8,26 +10,6 @@
 #include <cstdio>
 #include <random>
 #include <vector>
-
-#pragma omp declare target
-struct LogDistance {
-    float strength;
-    int chunk;
-
-    template <class T>
-    T score(T s, const flashomp::ScorePair& at) const
-    {
-        const int distance = std::abs(at.query - at.key);
-        return s - static_cast<T>(strength) / static_cast<T>(1 + at.head) * std::log(static_cast<T>(1 + distance));
-    }
-    template <class T>
-    T slope(T /*s*/, const flashomp::ScorePair& /*at*/) const
-    {
-        return 1; // d(score)/ds
-    }
-    bool keeps(const flashomp::ScorePair& at) const { return at.key <= at.query && at.query / chunk == at.key / chunk; }
-};
-#pragma omp end declare target
 
 namespace {
 

@@ -17,9 +17,6 @@
 #include "host/own_isa.hpp"
 #include "host/repair.hpp"
 #include "launch/launch.hpp"
-#if FLASHOMP_SCORE_MOD_GPU
-#include "plain/own_machine.hpp"
-#endif
 
 #include <concepts>
 #include <cstring>
@@ -103,8 +100,9 @@ ScoreKernels kernels_of()
     kernels.repair_backward = Repair<F>::backward;
 #if FLASHOMP_SCORE_MOD_GPU
     kernels.has_gpu_code = true;
-    kernels.run_plain = run_own_region<OwnOn<PlainMachine, F>>;
-    kernels.run_visible = run_own_region<OwnOn<VisibleMachine, F>>;
+    const ScoreRegions regions = regions_of<F>();
+    kernels.run_plain = regions.run_plain;
+    kernels.run_visible = regions.run_visible;
 #endif
     return kernels;
 }
@@ -112,7 +110,8 @@ ScoreKernels kernels_of()
 } // namespace offload
 
 /// Options::score_mod of an object, which is copied. Every type compiles the passes once more: some ten seconds and
-/// some hundred kilobytes each.
+/// some hundred kilobytes each. Where FLASHOMP_SCORE_MOD_GPU is 1, the program has GPU code of the type, too
+/// (score_mod_gpu.hpp), or does not link.
 template <OwnScore F>
 ScoreMod score_mod(const F& object)
 {

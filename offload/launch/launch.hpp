@@ -92,6 +92,15 @@ struct ScoreKernels {
     void (*repair_backward)(const Params&, int threads) = nullptr;
 };
 
+/// The target regions among them, compiled where FLASHOMP_SCORE_MOD_GPU_CODE(F) stands (score_mod_gpu.hpp).
+struct ScoreRegions {
+    Ran (*run_plain)(const Call&, Call* there);
+    Ran (*run_visible)(const Call&, Call* there);
+};
+
+template <class F>
+ScoreRegions regions_of();
+
 /// All host builds in this library, best first; a CPU that has one has those after it, and the last one runs
 /// everywhere.
 const std::vector<HostIsa>& host_isas();

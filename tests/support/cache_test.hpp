@@ -24,7 +24,19 @@ protected:
 
     [[nodiscard]] Outputs run(CacheCase& cached, CacheForm form) const
     {
-        const Report report = forward(cached.args(form), options_of(cached, form));
+        return run(cached, form, options_of(cached, form));
+    }
+
+    [[nodiscard]] Outputs run_plain(CacheCase& cached, CacheForm form) const
+    {
+        Options options = options_of(cached, form);
+        options.machine = Machine::plain;
+        return run(cached, form, options);
+    }
+
+    [[nodiscard]] Outputs run(CacheCase& cached, CacheForm form, const Options& options) const
+    {
+        const Report report = forward(cached.args(form), options);
         EXPECT_EQ(report.on_device, target_.is_device);
         EXPECT_FALSE(report.computed_twice) << "a row of nobody's was read";
         return {std::move(cached.attention.o), std::move(cached.attention.lse)};
