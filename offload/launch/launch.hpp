@@ -169,7 +169,7 @@ constexpr bool has_tiles(Pass pass)
 std::int64_t tile_bytes(const Params& params, const Launch& launch);
 
 /// Makes params.mask.tiles that table, in such memory.
-void set_tiles(Params& params, const Launch& launch, std::uint8_t* memory);
+void set_tiles(Params& params, const Launch& launch, const std::uint8_t* memory);
 
 /// Fills it, on so many host threads.
 void fill_tiles(const Params& params, const Launch& launch, int threads);

@@ -18,7 +18,7 @@ std::int64_t tile_bytes(const Params& params, const Launch& launch)
     return table_of(params, launch).tiles();
 }
 
-void set_tiles(Params& params, const Launch& launch, std::uint8_t* memory)
+void set_tiles(Params& params, const Launch& launch, const std::uint8_t* memory)
 {
     const TileTable table = table_of(params, launch);
     const std::int64_t of_head = std::int64_t{table.resident_blocks} * table.stream_blocks;

@@ -74,7 +74,7 @@ void Calls::set(const Problem& problem, const offload::Params& params, float* cr
         placed.call = {params, pass.launch};
         offload::Launch& launch = placed.call.launch;
         if (pass.tile_bytes > 0 && params.mask.tiles != nullptr) {
-            offload::set_tiles(placed.call.params, launch, const_cast<std::uint8_t*>(params.mask.tiles));
+            offload::set_tiles(placed.call.params, launch, params.mask.tiles);
         } else {
             placed.call.params.mask.tiles = nullptr;
         }

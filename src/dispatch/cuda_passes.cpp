@@ -51,7 +51,7 @@ void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Pa
         offload::Params of_pass = params;
         of_pass.mask.tiles = nullptr;
         if (pass.tile_bytes > 0) {
-            offload::set_tiles(of_pass, pass.launch, const_cast<std::uint8_t*>(params.mask.tiles));
+            offload::set_tiles(of_pass, pass.launch, params.mask.tiles);
         }
         expect_launched(pass.kernel->run_on_stream({of_pass, pass.launch, scales, crew_memory, space.stream, gpu}),
                         place);
