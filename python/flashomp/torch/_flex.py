@@ -29,7 +29,8 @@ def block_mask(mask: Any) -> _core.BlockMask:
     batch, heads = mask.kv_num_blocks.shape[:2]
     rows = -(-rows_q // block_q)
     device = mask.kv_num_blocks.device
-    starts, blocks, bits_of_block, bits = [0], [], [], []
+    starts, blocks, bits_of_block = [0], [], []
+    bits: list[np.ndarray[Any, Any]] = []
     for b in range(batch):
         for h in range(heads):
             for row in range(rows):
