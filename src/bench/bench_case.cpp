@@ -111,8 +111,8 @@ HostTensor shuffled_pages(std::int64_t batch, std::int64_t pages)
 
 } // namespace
 
-BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space)
-    : shape_(shape), dtype_(dtype), options_(options), space_(space)
+BenchCase::BenchCase(const cost::Shape& shape, DType dtype, Options options, const Space& space)
+    : shape_(shape), dtype_(dtype), options_(std::move(options)), space_(space)
 {
     const auto random = [&](std::uint64_t seed, const io::Shape& extents) {
         return std::make_unique<PlacedTensor>(random_tensor(seed, output_type_of(dtype), extents), space);
