@@ -1,7 +1,7 @@
 # `cmake --install`, find_package(flashomp) and pkg-config: the library, its headers and the tool.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS flashomp EXPORT flashompTargets
+install(TARGETS flashomp flashomp_score_mod EXPORT flashompTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 get_property(kernel_libraries GLOBAL PROPERTY flashomp_kernel_libraries)
 if(kernel_libraries)
@@ -9,6 +9,9 @@ if(kernel_libraries)
 endif()
 install(TARGETS flashomp_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashomp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/offload/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp/kernels
+        FILES_MATCHING PATTERN "*.hpp" PATTERN "team_memory.cpp" PATTERN "team_arena.cpp" PATTERN nvidia EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/FlashompScoreMod.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 install(FILES ${PROJECT_BINARY_DIR}/include/flashomp/version.h ${PROJECT_BINARY_DIR}/include/flashomp/version.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashomp)
 install(EXPORT flashompTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
@@ -17,7 +20,8 @@ if(FLASHOMP_STATIC) # a set of its own: find_package() looks for the libraries b
     install(EXPORT flashompStaticTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
-    ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+    ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp
+    PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashompConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 # For pkg-config. The file finds the prefix from its own place, so that `cmake --install --prefix` may choose another.
 set(FLASHOMP_PC_PRIVATE "")

@@ -98,6 +98,22 @@ function(flashomp_static_library)
     endif()
 endfunction()
 
+# flashomp::score_mod: what programs with scores of their own compile (FlashompScoreMod.cmake).
+function(flashomp_own_scores)
+    add_library(flashomp_score_mod INTERFACE)
+    add_library(flashomp::score_mod ALIAS flashomp_score_mod)
+    set_target_properties(flashomp_score_mod PROPERTIES EXPORT_NAME score_mod)
+    target_include_directories(flashomp_score_mod INTERFACE
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/offload> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/flashomp/kernels>)
+    # As the library's host machine: fused multiply-add is more accurate, not less; nothing else about IEEE arithmetic is
+    # relaxed.
+    target_compile_options(flashomp_score_mod INTERFACE -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math)
+    target_link_options(flashomp_score_mod INTERFACE -fopenmp)
+    target_link_libraries(flashomp_score_mod INTERFACE flashomp)
+    set(FLASHOMP_KERNELS_DIR ${PROJECT_SOURCE_DIR}/offload PARENT_SCOPE)
+    set(FLASHOMP_SCORE_MOD_GPU_FLAGS ${FLASHOMP_OFFLOAD_FLAGS} PARENT_SCOPE)
+endfunction()
+
 # The one library users link: all layers, with the GPU code linked in, so that they need no offload flags.
 function(flashomp_library)
     add_library(flashomp SHARED)

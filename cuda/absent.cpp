@@ -88,6 +88,11 @@ int run_plain(const offload::Params&, const offload::Launch&, void*)
     return not_built;
 }
 
+int run_masked(const offload::Params&, const offload::Launch&, void*)
+{
+    return not_built;
+}
+
 int run_visible(const offload::Params&, const offload::Launch&, const unsigned*, void*)
 {
     return not_built;

@@ -14,6 +14,8 @@ bool is_built();
 /// A pass on the current device; launch.depth and its block sizes as plan() decided. `stream` is a cudaStream_t.
 int run_tensor(const offload::Params& params, const offload::Launch& launch, void* stream);
 int run_plain(const offload::Params& params, const offload::Launch& launch, void* stream);
+/// What run_plain() does where the call has a mask: the pass's table of tiles, then the pass.
+int run_masked(const offload::Params& params, const offload::Launch& launch, void* stream);
 int run_merge(const offload::MergeParams& params, void* stream);
 
 /// A pass on the plain machine whose sums leave out hidden pairs (offload/plain/visible_machine.hpp); kernels that find

@@ -1,9 +1,9 @@
 // The passes and the merge on the plain machine (offload/plain/plain_machine.hpp), whose loops are here shared out by
 // thread numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not
 // do.
-#include "grid.cuh"
 #include "kernels.hpp"
 #include "plain/visible_machine.hpp"
+#include "plain_kernel.cuh"
 
 #include <type_traits>
 
@@ -13,29 +13,11 @@ namespace {
 
 using offload::PagedKeys;
 using offload::PlainMachine;
+using offload::QuantisedKeys;
 using offload::SlicedMachine;
 using offload::StridedKeys;
 using offload::VisibleMachine;
 using offload::VisibleSlicedMachine;
-
-constexpr int most_warps = 4;
-
-/// Blocks take items in turn. With `only_if`, where that word is not 0.
-template <class Machine, Pass pass, bool modified, class Keys>
-__global__ void __launch_bounds__(32 * most_warps, 2)
-    plain_kernel(const __grid_constant__ Params params, const __grid_constant__ Launch launch, const unsigned* only_if)
-{
-    if (only_if != nullptr && *only_if == 0) {
-        return;
-    }
-    const Work work(params, launch);
-    const Machine tile(static_cast<float*>(block_memory()), launch.resident_rows, launch.stream_rows,
-                       launch.crew_threads);
-    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
-    for (std::int64_t index = item_index(); index < work.items; index += blocks) {
-        offload::run_item<pass, modified, Keys>(tile, params, work, index);
-    }
-}
 
 /// Keys in a cache: SlicedMachine reads none.
 template <class Machine>
@@ -50,6 +32,11 @@ cudaError_t run_on(const Params& params, const Launch& launch, cudaStream_t stre
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, nullptr);
     };
     if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_quantised()) {
+            params.is_modified ? run.template operator()<Pass::forward, true, QuantisedKeys>()
+                               : run.template operator()<Pass::forward, false, QuantisedKeys>();
+            return status;
+        }
         if (params.cache.is_there()) {
             params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
                                : run.template operator()<Pass::forward, false, PagedKeys>();
@@ -71,6 +58,10 @@ cudaError_t run_visible_on(std::int64_t blocks, const Params& params, const Laun
             blocks, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, only_if);
     };
     if constexpr (reads_caches<Machine>) {
+        if (params.cache.is_quantised()) {
+            run.template operator()<Pass::forward, true, QuantisedKeys>();
+            return status;
+        }
         if (params.cache.is_there()) {
             run.template operator()<Pass::forward, true, PagedKeys>();
             return status;
@@ -98,6 +89,9 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
+    if (offload::has_mask(params.mask)) {
+        return run_masked(params, launch, stream);
+    }
     const auto on = static_cast<cudaStream_t>(stream);
     return launch.depth > offload::most_plain_depth ? run_on<SlicedMachine>(params, launch, on)
                                                     : run_on<PlainMachine>(params, launch, on);

@@ -32,7 +32,8 @@ struct Report {
     std::int64_t standard_bytes = 0; ///< what standard attention would have stored in N x N matrices
 };
 
-/// Tensors of the forward pass. All of q, k, v, o share one dtype (float32, bfloat16, float16).
+/// Tensors of the forward pass. All of q, k, v, o share one dtype (float32, bfloat16, float16), but for k and v of a
+/// cache of 8 bits (Caches, below).
 struct ForwardArgs {
     ConstTensorView q; ///< [B, Nq, Hq, head_dim], 1 to most_head_dim
     ConstTensorView k; ///< [B, Nk, Hkv, head_dim], Hq divisible by Hkv
@@ -96,6 +97,12 @@ struct BackwardArgs {
 // max_pages·page_size for a block_table; the compressed form has no such Nk, and takes neither. q may be packed
 // (cu_seqlens_q). The results are those of the same keys in tensors, to the bit where the whole cache is as long.
 // backward() takes no cache.
+//
+// Caches of 8 bits. Where q is float32, bfloat16 or float16, k and v may be a cache of float8_e4m3 or int8, both one,
+// with or without the options above; o is as q. An element stands for itself times Options::k_scale or v_scale of its
+// key head, or page and key head. Kernels multiply by scales in float32: rows that they have loaded, or scores and
+// probabilities. The results are those of attention to these products, with the error that q's dtype has for keys and
+// values of its own.
 
 /// o = softmax(scale·q·kᵀ, masked)·v and its log-sum-exp, exactly, without storing an N x N matrix
 /// (Dao et al. 2022, "FlashAttention", Algorithm 1, with the FlashAttention-2 schedule).

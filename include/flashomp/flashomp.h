@@ -78,7 +78,7 @@ typedef struct flashomp_device {
 
 typedef struct flashomp_dtype {
     uint8_t code;   /* flashomp_dtype_code */
-    uint8_t bits;   /* 8, 16, 32 or 64; a boolean has 8 */
+    uint8_t bits;   /* 8, 16, 32 or 64; a boolean has 8, or 1 where an element is a byte of 8 booleans (a mask's bits) */
     uint16_t lanes; /* 1 */
 } flashomp_dtype;
 
@@ -141,7 +141,8 @@ typedef struct flashomp_allocator {
 
 /* Options of a call. Backward is given those of its forward. Tensors that are null are not given. has_scale, has_stream
  * and tile_global_memory are 0 or 1. Not all defaults are zero: call flashomp_options_init(). Query i sees key j where
- * causal, window and key_padding_mask all keep the pair. options.hpp has more of each. */
+ * causal, window and all masks keep the pair. options.hpp has more of each. */
+typedef struct flashomp_block_mask flashomp_block_mask;
 typedef struct flashomp_options {
     size_t size; /* sizeof(flashomp_options) */
     int has_scale;
@@ -156,8 +157,8 @@ typedef struct flashomp_options {
     const flashomp_tensor* cu_seqlens_k;   /* int32 [B + 1], host memory: the same for k and v */
     const flashomp_tensor* sink;           /* float32 [Hq]: a logit in the softmax's denominator and the LSE only */
     const flashomp_tensor* q_scale;        /* float32 [Hq] or [B, Hq]: factors of q, float8_e4m3 only */
-    const flashomp_tensor* k_scale;        /* float32 [Hkv] or [B, Hkv]: factors of k, float8_e4m3 only */
-    const flashomp_tensor* v_scale;        /* float32 [Hkv] or [B, Hkv]: factors of v, float8_e4m3 only */
+    const flashomp_tensor* k_scale;        /* float32 [Hkv] or [B, Hkv]: factors of k of 8 bits; options.hpp */
+    const flashomp_tensor* v_scale;        /* float32 [Hkv] or [B, Hkv]: factors of v of 8 bits; options.hpp */
     double dropout_probability;            /* chance that a probability is dropped, in [0, 1) */
     uint64_t dropout_seed, dropout_offset; /* the mask depends on them; 0, 0 draw one and the same mask in each call */
     int32_t backend, machine;              /* flashomp_backend, flashomp_machine */
@@ -177,10 +178,15 @@ typedef struct flashomp_options {
     const flashomp_tensor* kv_indptr;         /* [B + 1]: where the pages of each sequence begin in kv_indices */
     const flashomp_tensor* kv_indices;        /* [pages of all sequences]: their numbers */
     const flashomp_tensor* kv_last_page_len;  /* [B]: rows in use of each sequence's last page */
+    /* Boolean [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides; or bits [1|B, 1|Hq, 1|Nq, ceil(Nk / 8)], the first key in the
+     * lowest bit of a byte: 0 hides the pair. */
+    const flashomp_tensor* mask;
+    const flashomp_block_mask* block_mask; /* may be freed when the call returns, of a prepared call after its runs */
 } flashomp_options;
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
- * float8_e4m3 and o is bfloat16. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
+ * float8_e4m3 and o is bfloat16. Or k and v alone are 8 bits, a key/value cache: FLASHOMP_FLOAT8_E4M3FN or
+ * FLASHOMP_INT with 8. Packed sequences have one axis, total, for B and length: [total_q, Hq, head_dim], lse
  * [Hq, total_q]. head_dim is 1 to 576 and head_dim_v 1 to 512. Inputs may share memory: v may be a view of k's first
  * columns, as in multi-head latent attention. */
 typedef struct flashomp_forward_args {
@@ -208,7 +214,8 @@ typedef struct flashomp_backward_args {
     const flashomp_tensor* dsink; /* out, null where nobody asks: float32 [Hq] */
 } flashomp_backward_args;
 
-/* New keys and values of a key/value cache, in one dtype: float32, bfloat16 or float16 (AppendArgs of cache.hpp). */
+/* New keys and values of a key/value cache, in one dtype: float32, bfloat16 or float16; the cache may have 8 bits, with
+ * k_scale and v_scale (AppendArgs of cache.hpp). */
 typedef struct flashomp_append_args {
     size_t size;
     const flashomp_tensor* k;          /* [B, N, Hkv, head_dim], or packed with cu_seqlens_k [total, Hkv, head_dim] */
@@ -279,6 +286,25 @@ FLASHOMP_API flashomp_status flashomp_merge(const flashomp_tensor* o_a, const fl
 /* dropout_mask(): which probabilities a call with this dropout keeps; boolean [B, Hq, Nq, Nk] on the host. */
 FLASHOMP_API flashomp_status flashomp_dropout_mask(double probability, uint64_t seed, uint64_t offset,
                                                    const flashomp_tensor* mask);
+
+/* Block-sparse masks (BlockMask of block_mask.hpp) of [1|B, 1|Hq, Nq, Nk] in blocks of block_q x block_k pairs, from 16
+ * to 65536 each. Nothing keeps the tensors and arrays. *block_mask is null after a failure.
+ * from_mask: a boolean host tensor of any strides. from_documents: int32 [B, N] on the host; a token sees those of its own
+ * document, with causal (0 or 1) only j <= i; a negative one sees nothing. from_blocks: compressed rows, starts
+ * [batch * heads_q * ceil(Nq / block_q) + 1], ascending blocks of keys, and of each -1 (whole) or the number of its bits;
+ * bits: [partial block, block_q, ceil(block_k / 8)] bytes, the first key in the lowest bit. */
+FLASHOMP_API flashomp_status flashomp_block_mask_from_mask(const flashomp_tensor* mask, int64_t block_q, int64_t block_k,
+                                                           flashomp_block_mask** block_mask);
+FLASHOMP_API flashomp_status flashomp_block_mask_from_documents(const flashomp_tensor* ids, int causal, int64_t block_q,
+                                                                int64_t block_k, flashomp_block_mask** block_mask);
+FLASHOMP_API flashomp_status flashomp_block_mask_from_blocks(int64_t batch, int64_t heads_q, int64_t seqlen_q,
+                                                             int64_t seqlen_k, int64_t block_q, int64_t block_k,
+                                                             const int64_t* starts, int64_t start_count,
+                                                             const int32_t* blocks, const int32_t* bits_of_block,
+                                                             int64_t block_count, const uint8_t* bits,
+                                                             int64_t bit_bytes, flashomp_block_mask** block_mask);
+/* Nothing happens to a null pointer. */
+FLASHOMP_API void flashomp_block_mask_free(flashomp_block_mask* block_mask);
 
 /* A call that is decided once and run many times (prepared.hpp). */
 typedef struct flashomp_prepared flashomp_prepared;

@@ -1,12 +1,19 @@
 // Everything a caller can choose about one attention call.
 #pragma once
 
+#include "flashomp/block_mask.hpp"
+#include "flashomp/score_pair.hpp"
 #include "flashomp/tensor.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 namespace flashomp {
+
+namespace offload {
+struct ScoreKernels;
+}
 
 /// Which keys a causal row may see when seqlen_q and seqlen_k differ. top_left keeps key j <= query i;
 /// bottom_right keeps j <= i + seqlen_k - seqlen_q, so that the last query sees every key (the convention of
@@ -64,6 +71,17 @@ struct Device {
     friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// A program's own score and mask, and the passes that were compiled with them: what score_mod() makes of an object
+/// (score_mod.hpp). It holds a copy of the object.
+struct ScoreMod {
+    alignas(16) std::array<unsigned char, 64> object = {};
+    const offload::ScoreKernels* kernels = nullptr; ///< null: none
+    const ScoreFunctions* functions = nullptr;      ///< there where kernels are
+
+    explicit operator bool() const { return kernels != nullptr; }
+    friend bool operator==(const ScoreMod&, const ScoreMod&) = default;
+};
+
 /// Options of one forward or backward call; backward must be given the options of its forward.
 ///
 /// Shapes: B batch, Hq query heads, Nq = seqlen_q, Nk = seqlen_k. Tensors that are left out (rank 0) are off.
@@ -71,7 +89,7 @@ struct Device {
 struct Options {
     /// Multiplies q·k; default 1/sqrt(head_dim). 0, or 1.2e-38 to 2.35e+38 in size: log2(e) times it is a float32, too.
     std::optional<double> scale = {};
-    Causal causal = Causal::none;          ///< intersects with window and key_padding_mask
+    Causal causal = Causal::none;          ///< intersects with window and all masks
     Window window = {};                    ///< see Window
     double softcap = 0.0;                  ///< c > 0: s = c·tanh(s/c); 0 is off
     ConstTensorView alibi_slopes = {};     ///< float32 [Hq] or [B, Hq]: s -= slope·|i + Nk - Nq - j|
@@ -79,11 +97,23 @@ struct Options {
     ConstTensorView key_padding_mask = {}; ///< boolean [B, Nk]: false hides the key
     ConstTensorView cu_seqlens_q = {};     ///< int32 [B+1]: q is packed [total_q, Hq, head_dim]
     ConstTensorView cu_seqlens_k = {};     ///< int32 [B+1]: k and v are packed [total_k, Hkv, ...]
-    ConstTensorView sink = {};             ///< float32 [Hq]: an extra logit in the denominator and the LSE only
+    /// Boolean [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides, or bits [1|B, 1|Hq, 1|Nq, ceil(Nk / 8)] (DType::bits): true
+    /// keeps the pair. With packed sequences Nq and Nk are the longest, and positions count from the start of a
+    /// sequence.
+    ConstTensorView mask = {};
+    /// Blocks of pairs that are whole, partial or hidden, of [1|B, 1|Hq, Nq, Nk]. Intersects with mask. Prepared calls
+    /// keep the one that they were prepared with.
+    BlockMask block_mask = {};
+    ConstTensorView sink = {}; ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be
-    /// multiplied with them. Default 1.
+    /// multiplied with them. Default 1. k_scale and v_scale also where k and v are a key/value cache of float8_e4m3 or
+    /// int8 and q is not: float32 [Hkv], or with k's first axis before the heads, which is [B, Hkv], [caches, Hkv] with
+    /// cache_batch_index, and [pages, Hkv] with pages: every page has scales of its own. Finite and above 0.
     ConstTensorView q_scale = {}, k_scale = {}, v_scale = {};
+    /// s = score(s), before softcap, ALiBi and bias, and one more mask: functions of the program, compiled with the
+    /// passes (score_mod.hpp). On the host and on the plain machine of the openmp backend's GPUs, and in the reference.
+    ScoreMod score_mod = {};
 
     // k and v are a key/value cache where any of these is given: see attention.hpp, "Caches". They are in host memory,
     // like cu_seqlens, whose q may be given with a cache.

@@ -59,7 +59,8 @@ public:
     /// Throws Error, with nothing written, when an argument is not as prepared; RunFailure when the machine fails.
     RunReport run(const Args& args, std::span<std::byte> workspace, std::optional<void*> stream = {});
 
-    /// The same with tensors of options at other addresses, and with another seed and offset of dropout. All other
+    /// The same with tensors of options at other addresses, another seed and offset of dropout and another object of
+    /// the same score_mod. All other
     /// options equal those that prepare() was given. cu_seqlens_q and cu_seqlens_k keep the values that prepare() read,
     /// and are not looked at again. The lengths and tables of a key/value cache are read and checked in every run:
     /// plans are for the whole cache.

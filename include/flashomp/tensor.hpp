@@ -18,8 +18,12 @@ namespace flashomp {
 
 /// Element types. Queries, keys, values and outputs are float32, bfloat16 or float16. forward() also takes queries,
 /// keys and values in float8_e4m3 (8 bits, 3 of them the fraction's, the largest number 448, no infinity), with
-/// Options::q_scale and so on. The others appear in masks (boolean), packed-sequence offsets (int32) and files.
-enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float64, int32, int64, boolean };
+/// Options::q_scale and so on, and keys and values of a key/value cache in float8_e4m3 or int8. The others appear in
+/// masks (boolean, bits), packed-sequence offsets (int32) and files.
+///
+/// An element of `bits` is a byte that holds 8 booleans of the last axis, the first in its lowest bit, as
+/// numpy.packbits(mask, axis=-1, bitorder="little") packs them: Nk booleans are ceil(Nk / 8) elements.
+enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float64, int32, int64, boolean, bits, int8 };
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t size_of(DType dtype)
@@ -36,6 +40,8 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
         return 8;
     case DType::float8_e4m3:
     case DType::boolean:
+    case DType::bits:
+    case DType::int8:
         return 1;
     }
     return 0;
@@ -56,7 +62,8 @@ enum class DType : std::uint8_t { float8_e4m3, float16, bfloat16, float32, float
 /// works in a CUDA context of its own, and CUDA's memory is not for the openmp backend.
 enum class Memory : std::uint8_t { host, device };
 
-/// The DType of a C++ type. The 8-bit and 16-bit types have no C++ type: their views are made from a pointer.
+/// The DType of a C++ type. The floating-point types of 8 and 16 bits have no C++ type: their views are made from a
+/// pointer.
 template <class Element>
 struct ElementType {
 };
@@ -75,6 +82,10 @@ struct ElementType<std::int32_t> {
 template <>
 struct ElementType<std::int64_t> {
     static constexpr DType dtype = DType::int64;
+};
+template <>
+struct ElementType<std::int8_t> {
+    static constexpr DType dtype = DType::int8;
 };
 template <>
 struct ElementType<bool> {

@@ -1,9 +1,11 @@
 // New rows of a key/value cache: from where they are to where their sequence's table says, turned on the way (rotary
-// embedding). Once for host threads, target regions and CUDA.
+// embedding), and divided by their scale where the cache has 8 bits. Once for host threads, target regions and CUDA.
 #pragma once
 
 #include "algorithm/element.hpp"
 #include "algorithm/team_memory.hpp"
+
+#include <type_traits>
 
 #pragma omp declare target
 
@@ -32,7 +34,9 @@ struct AppendRow {
     const void* from = nullptr;
     void* to = nullptr;
     std::int64_t from_offset = 0, to_offset = 0, cos_offset = 0, sin_offset = 0;
-    int pairs = 0, slots = 0; ///< slots: the pairs, then single elements
+    int pairs = 0, slots = 0;                  ///< slots: the pairs, then single elements
+    CacheElement element = CacheElement::as_q; ///< of `to`
+    float scale = 1.0F;
 };
 
 /// Rows of k, v and q, one after the other.
@@ -81,16 +85,27 @@ FLASHOMP_INLINE AppendRow append_row(const AppendParams& p, std::int64_t unit)
         in_page = place % cache.page_rows;
     }
     row.to_offset = page * to.batch + in_page * to.row + head * to.head;
+    row.element = cache.element;
+    const float* const scales = which == 1 ? cache.v_scale : cache.k_scale;
+    if (scales != nullptr) {
+        row.scale = scales[page * (which == 1 ? cache.v_scale_stride : cache.k_scale_stride) + head];
+    }
     return row;
 }
 
-template <class T>
-FLASHOMP_INLINE void append_slot(const AppendParams& p, const AppendRow& row, int x)
+/// T: of the new row; C: of the place, T itself or 8 bits.
+template <class T, class C>
+FLASHOMP_INLINE void append_slot_as(const AppendParams& p, const AppendRow& row, int x)
 {
+    constexpr bool is_quantised = !std::is_same_v<T, C>;
     const T* const from = static_cast<const T*>(row.from) + row.from_offset;
-    T* const to = static_cast<T*>(row.to) + row.to_offset;
+    C* const to = static_cast<C*>(row.to) + row.to_offset;
     if (x >= row.pairs) {
-        to[x + row.pairs] = from[x + row.pairs];
+        if constexpr (is_quantised) {
+            from_float(to_float(from[x + row.pairs]) / row.scale, to[x + row.pairs]);
+        } else {
+            to[x + row.pairs] = from[x + row.pairs];
+        }
         return;
     }
     const int one = p.is_interleaved ? 2 * x : x;
@@ -99,8 +114,27 @@ FLASHOMP_INLINE void append_slot(const AppendParams& p, const AppendRow& row, in
     const float sin = read_element(p.sin, p.angle_element, row.sin_offset + x);
     const float a = to_float(from[one]); // both, before either is written: q_out may be q
     const float b = to_float(from[other]);
-    from_float(a * cos - b * sin, to[one]);
-    from_float(a * sin + b * cos, to[other]);
+    float turned_a = a * cos - b * sin;
+    float turned_b = a * sin + b * cos;
+    if constexpr (is_quantised) {
+        turned_a /= row.scale;
+        turned_b /= row.scale;
+    }
+    from_float(turned_a, to[one]);
+    from_float(turned_b, to[other]);
+}
+
+template <class T>
+FLASHOMP_INLINE void append_slot(const AppendParams& p, const AppendRow& row, int x)
+{
+    switch (row.element) {
+    case CacheElement::as_q:
+        return append_slot_as<T, T>(p, row, x);
+    case CacheElement::float8_e4m3:
+        return append_slot_as<T, Float8>(p, row, x);
+    case CacheElement::int8:
+        return append_slot_as<T, Int8>(p, row, x);
+    }
 }
 
 /// One row, by all threads of a crew together.

@@ -25,7 +25,7 @@ namespace flashomp::offload {
 /// there.
 template <bool modified, bool keys_are_rows, class Machine, class Make>
 FLASHOMP_INLINE void score_gradients(Machine& tile, typename Machine::Scores& s, typename Machine::Scores& ds,
-                                     const Pairs& pairs, const Make& make)
+                                     const PairsOn<Machine>& pairs, const Make& make)
 {
     tile.finish(s, ds);
     with_mask<modified, keys_are_rows>(tile, s, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
@@ -33,8 +33,8 @@ FLASHOMP_INLINE void score_gradients(Machine& tile, typename Machine::Scores& s,
     });
     tile.sync();
     if constexpr (LeavesOutHidden<Machine>) {
-        tile.keep(s, VisiblePairs<keys_are_rows>{pairs.score, pairs.i0, pairs.j0});
-        tile.keep(ds, VisiblePairs<keys_are_rows>{pairs.score, pairs.i0, pairs.j0});
+        tile.keep(s, VisiblePairs<keys_are_rows, ScoreOn<Machine>>{pairs.score, pairs.i0, pairs.j0});
+        tile.keep(ds, VisiblePairs<keys_are_rows, ScoreOn<Machine>>{pairs.score, pairs.i0, pairs.j0});
         tile.sync();
     }
 }
@@ -55,7 +55,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
     const int head_kv = work.head / (p.heads_q / p.heads_kv);
     const std::int64_t first = seq.q_start + i0;
-    const Score score(p, seq, work.batch, work.head);
+    const ScoreOn<Machine> score(p, seq, work.batch, work.head);
+    const TileRow tiles(score.mask, work.block);
 
     auto q = tile.resident(p.head_dim);
     auto dout = tile.resident(p.head_dim_v);
@@ -95,7 +96,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const auto multiply = [&](int, Stage stage) FLASHOMP_LAMBDA { tile.multiply(s, q, k[stage], ds, dout, v[stage]); };
     const Range interior = score.interior_keys(i0, i0 + block_m);
     const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
-        const Pairs pairs{score, interior, i0, j0};
+        const PairsOn<Machine> pairs{score, interior, i0, j0, !TakesMasks<Machine> || tiles.is_whole(j0 / block_n)};
         score_gradients<modified, false>(tile, s, ds, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
             return QueryGradient<modified, masked, Machine>{{score}, lse, delta, i0, j0, repair.keeps_shift};
         });
@@ -103,10 +104,11 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
         tile.accumulate(dq, ds, k[stage]);
     };
     if constexpr (LeavesOutPadding<Machine>) {
-        tile.for_blocks(key_tiles<Machine>(score, i0, i0 + rows, block_n), block_n, load, multiply, attend);
+        for_kept_blocks(tile, tiles, key_tiles<Machine>(score, i0, i0 + rows, block_n), block_n, load, multiply,
+                        attend);
     } else {
         const Range keys = score.band.keys(i0, i0 + rows);
-        tile.for_blocks({keys.begin / block_n * block_n, keys.end}, block_n, load, multiply, attend);
+        for_kept_blocks(tile, tiles, {keys.begin / block_n * block_n, keys.end}, block_n, load, multiply, attend);
     }
 
     repair.finish(tile, p, work, first, rows, lse, delta);
@@ -155,7 +157,8 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
     const int share = group / head_splits(p); // query heads of this item
     const int first_head = work.head * group + work.split * share;
     for (int head = first_head; head < first_head + share; ++head) {
-        const Score score(p, seq, work.batch, head);
+        const ScoreOn<Machine> score(p, seq, work.batch, head);
+        const TileRow tiles(score.mask, work.block);
         const Rows all_q = rows_of(p, p.q, work.batch, head, seq.q_start, seq.q_len, p.head_dim);
         const Rows all_dout = rows_of(p, p.dout, work.batch, head, seq.q_start, seq.q_len, p.head_dim_v);
         const float* const all_lse = row_stats(p.lse, work.batch, head, seq.q_start);
@@ -174,9 +177,12 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
         };
         const auto begin = [&](int, Stage stage) FLASHOMP_LAMBDA { multiply(stage); };
         const Range interior = score.interior_queries(j0, j0 + block_n);
-        const auto use = [&](int i0, Stage stage) FLASHOMP_LAMBDA { attend(Pairs{score, interior, i0, j0}, stage); };
+        const auto use = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
+            const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(i0 / block_m);
+            attend(PairsOn<Machine>{score, interior, i0, j0, is_whole}, stage);
+        };
         const Range queries = score.band.queries(j0, j0 + keys.rows);
-        tile.for_blocks({queries.begin / block_m * block_m, queries.end}, block_m, load, begin, use);
+        for_kept_blocks(tile, tiles, {queries.begin / block_m * block_m, queries.end}, block_m, load, begin, use);
     }
     tile.sync(); // where no query block came by, the zeros of the accumulators are still their writers' own
 }
@@ -184,7 +190,8 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
 /// dS of one tile whose rows are keys, and beside it the P that dV sums.
 template <bool modified, class Machine>
 FLASHOMP_INLINE void key_gradients(Machine& tile, typename Machine::Scores& pr, typename Machine::Scores& ds,
-                                   const Pairs& pairs, QueryStats<Machine>& stats, typename Machine::Stage stage)
+                                   const PairsOn<Machine>& pairs, QueryStats<Machine>& stats,
+                                   typename Machine::Stage stage)
 {
     score_gradients<modified, true>(tile, pr, ds, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
         using Gradient = KeyGradient<modified, masked, Machine>;
@@ -223,7 +230,7 @@ FLASHOMP_INLINE void backward_keys_and_values(Machine& tile, const Params& p, co
     tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     tile.load(v, StridedKeys::values(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
-    const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
+    const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
         tile.accumulate(dv, pr, dout[stage]);
         tile.accumulate(dk, ds, q[stage]);
@@ -252,7 +259,7 @@ FLASHOMP_INLINE void backward_keys(Machine& tile, const Params& p, const WorkIte
     tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     tile.load(v, StridedKeys::values(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
-    const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
+    const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
         tile.accumulate(dk, ds, q[stage]);
     };
@@ -276,7 +283,7 @@ FLASHOMP_INLINE void backward_values(Machine& tile, const Params& p, const WorkI
 
     tile.load(k, StridedKeys::keys(p, keys.seq, work.batch, work.head, keys.j0, keys.rows));
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage]); };
-    const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
+    const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(pr);
         with_mask<modified, true>(tile, pr, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
             using Probability = KeyProbability<modified, masked, Machine>;

@@ -58,11 +58,12 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
         const int first_row = blocks.over_query ? 0 : query_block * block_m;
         const int last_row = blocks.over_query || first_row + block_m > seq.q_len ? seq.q_len : first_row + block_m;
         for (int head = bias_head; head < last_head; ++head) {
-            const Score score(p, seq, batch, head);
+            const ScoreOn<Machine> score(p, seq, batch, head);
             const ScoreGradient<true, true, Machine> gradient{score};
             const int head_kv = head / (p.heads_q / p.heads_kv);
             for (int i0 = first_row; i0 < last_row; i0 += block_m) {
                 const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
+                const TileRow tiles(score.mask, i0 / block_m);
                 const Range reached = score.band.keys(i0, i0 + rows);
                 const int first_key = blocks.over_key ? reached.begin / block_n * block_n : key_block * block_n;
                 const int last_key =
@@ -103,7 +104,7 @@ FLASHOMP_INLINE void backward_bias_block(Machine& tile, const Params& p, std::in
                     });
                     tile.add(total, ds);
                 };
-                tile.for_blocks({first_key, last_key}, block_n, load_keys, multiply, add);
+                for_kept_blocks(tile, tiles, {first_key, last_key}, block_n, load_keys, multiply, add);
             }
         }
     }
@@ -143,7 +144,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     tile.for_rows([=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);
-        const Score score(p, seq, batch, head);
+        const ScoreOn<Machine> score(p, seq, batch, head);
         const float* saved_lse = row_stats(p.lse, batch, head, seq.q_start);
         const float* saved_delta = row_stats(p.delta, batch, head, seq.q_start);
         const float* saved_residual = row_stats(p.residual, batch, head, seq.q_start);

@@ -1,5 +1,5 @@
-// Reading and writing float32, bfloat16 and float16 as float, in plain C++ that vectorises on the host and
-// compiles for the device: no intrinsics, no library calls.
+// Reading and writing float32, bfloat16 and float16, and the 8 bits of a cache, as float, in plain C++ that vectorises
+// on the host and compiles for the device: no intrinsics, no library calls.
 #pragma once
 
 #include "algorithm/params.hpp"
@@ -15,6 +15,12 @@ struct BFloat16 {
 };
 struct Float16 {
     std::uint16_t bits;
+};
+struct Float8 { ///< float8_e4m3
+    std::uint8_t bits;
+};
+struct Int8 {
+    std::int8_t value;
 };
 
 FLASHOMP_INLINE std::uint32_t bits_of(float x)
@@ -47,6 +53,21 @@ FLASHOMP_INLINE float to_float(Float16 x)
     return float_of(sign | bits_of(scaled) | special);
 }
 
+FLASHOMP_INLINE float to_float(Float8 x)
+{
+    // As of a half: exact, denormals included. There is no infinity, and one NaN of each sign.
+    const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x80U) << 24;
+    const std::uint32_t magnitude = static_cast<std::uint32_t>(x.bits & 0x7FU) << 20;
+    const float scaled = float_of(magnitude) * 0x1p120F;
+    const std::uint32_t special = magnitude == 0x07F00000U ? 0x7FC00000U : 0U;
+    return float_of(sign | bits_of(scaled) | special);
+}
+
+FLASHOMP_INLINE float to_float(Int8 x)
+{
+    return static_cast<float>(x.value);
+}
+
 FLASHOMP_INLINE void from_float(float x, float& out)
 {
     out = x;
@@ -73,6 +94,29 @@ FLASHOMP_INLINE void from_float(float x, Float16& out)
     const std::uint32_t finite = magnitude < 0x38800000U ? denormal : normal;
     const std::uint32_t special = magnitude > 0x7F800000U ? 0x7E00U : 0x7C00U;
     out.bits = static_cast<std::uint16_t>(sign | (magnitude >= 0x477FF000U ? special : finite));
+}
+
+/// To nearest, ties to even; what is beyond 448 becomes 448, and a NaN stays one.
+FLASHOMP_INLINE void from_float(float x, Float8& out)
+{
+    const std::uint32_t bits = bits_of(x);
+    const std::uint32_t sign = (bits >> 24) & 0x80U;
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+    const std::uint32_t normal = (magnitude - 0x3C000000U + 0x7FFFFU + ((magnitude >> 20) & 1U)) >> 20;
+    // Denormals are multiples of 2^-9, the last bit of 2^14: the float adder does the shift and the rounding.
+    const std::uint32_t denormal = bits_of(float_of(magnitude) + 0x1p14F) - bits_of(0x1p14F);
+    const std::uint32_t finite = magnitude < 0x3C800000U ? denormal : (magnitude < 0x43E00000U ? normal : 0x7EU);
+    out.bits = static_cast<std::uint8_t>(sign | (magnitude > 0x7F800000U ? 0x7FU : finite));
+}
+
+/// To nearest, ties to even; what is beyond -127 or 127 becomes that, as -128 has no counterpart, and a NaN 0.
+FLASHOMP_INLINE void from_float(float x, Int8& out)
+{
+    const float above = x > -127.0F ? x : (x <= -127.0F ? -127.0F : 0.0F);
+    const float within = above < 127.0F ? above : 127.0F;
+    // The last bit of 2^23 + 2^22 is 1: the float adder does the rounding.
+    const float rounded = within + 0x1.8p23F;
+    out.value = static_cast<std::int8_t>(static_cast<int>(bits_of(rounded)) - static_cast<int>(bits_of(0x1.8p23F)));
 }
 
 /// Element `index` of an array of a run-time type; for code outside the inner loops.

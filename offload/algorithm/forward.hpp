@@ -50,11 +50,14 @@ concept LeavesOutHidden = requires
 /// The keys that queries [i0, i1) of a sequence see, in tiles that begin at multiples of block_n; where padding is left
 /// out, at the first key after it and every block_n keys from there.
 template <class Machine>
-FLASHOMP_INLINE Range key_tiles(const Score& score, int i0, int i1, int block_n, int split = 0, int splits = 1)
+FLASHOMP_INLINE Range key_tiles(const ScoreOn<Machine>& score, int i0, int i1, int block_n, int split = 0,
+                                int splits = 1)
 {
     if constexpr (LeavesOutPadding<Machine>) {
         const Range seen = score.unpadded_keys(i0, i1);
-        return split_keys(seen, block_n, split, splits, score.key_padding == nullptr ? 0 : seen.begin % block_n);
+        const bool begins_anywhere =
+            score.key_padding != nullptr && !has_mask(score.mask); // else as the table of tiles
+        return split_keys(seen, block_n, split, splits, begins_anywhere ? seen.begin % block_n : 0);
     } else {
         return split_keys(score.band.keys(i0, i1), block_n, split, splits);
     }
@@ -62,7 +65,7 @@ FLASHOMP_INLINE Range key_tiles(const Score& score, int i0, int i1, int block_n,
 
 /// Keys of a sequence that may be loaded for queries [i0, i1): those beyond read as zeros.
 template <class Machine>
-FLASHOMP_INLINE int loaded_keys(const Score& score, const Sequence& seq, int i0, int i1)
+FLASHOMP_INLINE int loaded_keys(const ScoreOn<Machine>& score, const Sequence& seq, int i0, int i1)
 {
     if constexpr (LeavesOutPadding<Machine>) {
         return score.unpadded_keys(i0, i1).end;
@@ -84,7 +87,9 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     }
     const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
     const int head_kv = work.head / (p.heads_q / p.heads_kv);
-    const Score score(p, seq, work.batch, work.head);
+    using ScoreHere = ScoreOn<Machine>;
+    const ScoreHere score(p, seq, work.batch, work.head);
+    const TileRow tiles(score.mask, work.block);
 
     auto q = tile.resident(p.head_dim);
     auto k = tile.stream(p.k, p.head_dim, StreamUse::scores);
@@ -112,34 +117,40 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(s);
         tile.sync();
-        if (contains(interior, j0, block_n)) {
+        const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(j0 / block_n);
+        if (is_whole && contains(interior, j0, block_n)) {
             if constexpr (modified) {
-                tile.map(s, Logit<true, false>{score, i0, j0});
+                tile.map(s, Logit<true, false, ScoreHere>{score, i0, j0});
             }
         } else {
             if (!modified && score.key_padding != nullptr) {
-                tile.map(s, PaddedKeys<false>{score, j0});
+                tile.map(s, PaddedKeys<false, ScoreHere>{score, j0});
             }
-            tile.map(s, Logit<modified, true>{score, i0, j0});
+            if constexpr (!modified && TakesMasks<Machine>) {
+                if (!is_whole) {
+                    hide_masked<false>(tile, s, score, i0, j0);
+                }
+            }
+            tile.map(s, Logit<modified, true, ScoreHere>{score, i0, j0});
         }
         if constexpr (LeavesOutHidden<Machine>) { // a bias of -inf beside a NaN has not hidden it
             tile.sync();
-            tile.map(s, HiddenLogit{{score, i0, j0}});
+            tile.map(s, HiddenLogit<ScoreHere>{{score, i0, j0}});
         }
         const bool moved = softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
-                tile.map(s, DropoutFactor{score, i0, j0});
+                tile.map(s, DropoutFactor<ScoreHere>{score, i0, j0});
             }
         }
         if constexpr (LeavesOutHidden<Machine>) {
-            tile.keep(s, VisiblePairs<false>{score, i0, j0});
+            tile.keep(s, VisiblePairs<false, ScoreHere>{score, i0, j0});
         }
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    tile.for_blocks(key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load, multiply,
-                    attend);
+    for_kept_blocks(tile, tiles, key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load,
+                    multiply, attend);
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = results_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

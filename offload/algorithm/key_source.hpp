@@ -14,7 +14,8 @@ namespace flashomp::offload {
 /// which goes to load() of the tile machine as it is.
 ///
 /// StridedKeys returns Rows, which lie at one stride; PagedKeys (page_source.hpp) returns PagedRows, which lie in the
-/// pages of a cache, and a machine that is to have both needs a load() for each.
+/// pages of a cache; QuantisedKeys (quantised_source.hpp) returns QuantisedRows, whose pages have 8 bits. A machine
+/// that is to have them needs a load() for each.
 template <class Source>
 concept KeySource = requires(const Params& p, const Sequence& seq, int n)
 {

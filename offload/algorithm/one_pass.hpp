@@ -41,7 +41,7 @@ FLASHOMP_INLINE void backward_start_block(Machine& tile, const Params& p, const 
 /// the sum does not depend on the crews. They have their items in that order, so whoever is waited for is at work.
 template <class Machine>
 void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const Params& p, const WorkItem& work,
-                  const KeyBlock& keys, const Pairs& pairs)
+                  const KeyBlock& keys, const PairsOn<Machine>& pairs)
 {
     const Sequence& seq = keys.seq;
     const int block_m = tile.stream_rows();
@@ -54,8 +54,14 @@ void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const
     const int head = static_cast<int>(pairs.score.head);
     const std::int64_t blocks = (p.seqlen_q + block_m - 1) / block_m;
     const std::int64_t block = (work.batch * std::int64_t{p.heads_q} + head) * blocks + pairs.i0 / block_m;
-    if (work.block > seen.begin / block_n) {
-        tile.await_turn(block, static_cast<unsigned>(work.block));
+    int before = work.block - 1; // the last key block before this one that has something for the queries
+    if (const PairMask& mask = pairs.score.mask; mask.tiles != nullptr) {
+        while (before >= seen.begin / block_n && TileRow(mask, before).is_hidden(pairs.i0 / block_m)) {
+            --before;
+        }
+    }
+    if (before >= seen.begin / block_n) {
+        tile.await_turn(block, static_cast<unsigned>(before) + 1);
     }
     tile.add_rows(rows_of(p, p.dq, work.batch, head, seq.q_start + pairs.i0, rows, p.head_dim), dq, p.scale);
     tile.pass_turn(block, static_cast<unsigned>(work.block) + 1);
@@ -91,7 +97,7 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
         tile.clear_rows(v, is_hidden);
     }
     const auto multiply = [&](Stage stage) FLASHOMP_LAMBDA { tile.multiply(pr, k, q[stage], ds, v, dout[stage]); };
-    const auto attend = [&](const Pairs& pairs, Stage stage) FLASHOMP_LAMBDA {
+    const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         key_gradients<modified>(tile, pr, ds, pairs, stats, stage);
         tile.accumulate(dv, pr, dout[stage]);
         tile.accumulate(dk, ds, q[stage]);

@@ -87,6 +87,8 @@ public:
 
     [[nodiscard]] FLASHOMP_INLINE bool is_over() const { return left_ <= 0; }
     [[nodiscard]] FLASHOMP_INLINE std::int64_t offset() const { return offset_; }
+    /// Number of the row's page.
+    [[nodiscard]] FLASHOMP_INLINE std::int64_t page() const { return *page_; }
 
     FLASHOMP_INLINE void next()
     {

@@ -32,6 +32,8 @@
 namespace flashomp::offload {
 
 enum class Element : int { float32, bfloat16, float16 };
+/// Elements of k and v: those of q, or 8 bits, which a scale multiplies.
+enum class CacheElement : int { as_q, float8_e4m3, int8 };
 enum class Alignment : int { none, top_left, bottom_right };
 
 /// A [batch, row, head, depth] tensor; strides count elements and the depth stride is 1. Packed sequences have
@@ -67,7 +69,35 @@ struct CacheTables {
     std::int64_t stride = 0;
     int page_rows = 0;
 
+    CacheElement element = CacheElement::as_q;
+    // What the elements of 8 bits are multiplied with: [page, head], or of a cache without pages [batch, head]. A
+    // stride of 0: one for all; null: 1.
+    const float *k_scale = nullptr, *v_scale = nullptr;
+    std::int64_t k_scale_stride = 0, v_scale_stride = 0;
+    std::int64_t scale_head = 1; ///< from a key head to the next one
+
     [[nodiscard]] FLASHOMP_INLINE bool is_there() const { return lengths != nullptr || pages != nullptr; }
+    [[nodiscard]] FLASHOMP_INLINE bool is_quantised() const { return element != CacheElement::as_q; }
+};
+
+/// Masks of any shape (pair_mask.hpp): bytes or bits for all pairs, and blocks of pairs. Strides along axes that are
+/// broadcast are 0.
+struct PairMask {
+    const std::uint8_t* dense = nullptr;                                          ///< null: none
+    std::int64_t dense_batch = 0, dense_head = 0, dense_query = 0, dense_key = 0; ///< bytes
+    bool is_bits = false; ///< a bit a key, packed into bytes from the lowest on
+
+    const std::int32_t* blocks = nullptr; ///< [1|batch, 1|head, block of queries, block of keys]; null: none
+    std::int64_t blocks_batch = 0, blocks_head = 0;
+    int blocks_k = 0;                         ///< blocks of keys
+    int block_q = 1, block_k = 1;             ///< queries and keys of a block
+    int shift_q = 0, shift_k = 0;             ///< where these are powers of 2, else -1
+    const std::uint8_t* block_bits = nullptr; ///< of partial blocks, [number, query, byte of keys]
+    int bit_bytes = 0;                        ///< of a query of a partial block
+
+    const std::uint8_t* tiles = nullptr; ///< a pass's TileTable; null: all tiles may be partial
+    std::int64_t tiles_batch = 0, tiles_head = 0;
+    int tile_columns = 0;
 };
 
 /// One attention call.
@@ -96,6 +126,7 @@ struct Params {
     BiasTensor bias;
     const std::uint8_t* key_padding_mask = nullptr;
     std::int64_t key_padding_batch_stride = 0;
+    PairMask mask;
     const float* sink = nullptr;
     const std::int32_t* cu_seqlens_q = nullptr;
     const std::int32_t* cu_seqlens_k = nullptr;
@@ -124,6 +155,8 @@ struct Params {
 
     unsigned* nonfinite =
         nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)
+
+    unsigned char score_mod[64] = {}; ///< a program's own score, as Options::score_mod has it (modification.hpp)
 };
 
 /// Rows of one sequence of the batch.

@@ -12,9 +12,9 @@
 // exact, because dS is linear in P. Its dS were made with D'. The passes that sum over queries, where a common error
 // would add up, subtract the residual log2 a together with LSE, and read the corrected D.
 //
-// With a softcap dS is P∘(dP - D) times a slope, so that Σ dS is not the second sum. The tile beside dS can carry only
-// one of the two. In 16 bits that is P∘(dP - D'), as O, and so D', is rounded most; a counts as 1. In float32 it is P',
-// as ALiBi takes LSE to the hundreds; D' stays.
+// With a softcap, or a program's own score, dS is P∘(dP - D) times a slope, so that Σ dS is not the second sum. The
+// tile beside dS can carry only one of the two. In 16 bits that is P∘(dP - D'), as O, and so D', is rounded most; a
+// counts as 1. In float32 it is P', as ALiBi takes LSE to the hundreds; D' stays.
 #pragma once
 
 #include "algorithm/forward.hpp"
@@ -29,13 +29,13 @@ struct RowRepair {
     using Row = typename Machine::Row;
     typename Machine::Stats sum;   // ΣP'; after finish() the factor that makes dQ of the accumulator: scale / a
     typename Machine::Stats shift; // Σ P'∘(dP - D')
-    bool softcap;
+    bool has_slope;
     bool keeps_shift; // the tile beside dS carries P'∘(dP - D')
 
     FLASHOMP_INLINE RowRepair(const typename Machine::Stats& zero_sum, const typename Machine::Stats& zero_shift,
-                              const Params& p, const Score& score)
-        : sum(zero_sum), shift(zero_shift), softcap(modified && score.softcap > 0.0F),
-          keeps_shift(softcap & (p.element != Element::float32)) // &, not &&: kernels spill less without the branch
+                              const Params& p, const ScoreOn<Machine>& score)
+        : sum(zero_sum), shift(zero_shift), has_slope(modified && score.has_slope()),
+          keeps_shift(has_slope & (p.element != Element::float32)) // &, not &&: kernels spill less without the branch
     {
     }
 
@@ -48,7 +48,7 @@ struct RowRepair {
         } else {
             tile.row_sum(beside, sum);
         }
-        if (!softcap) {
+        if (!has_slope) {
             tile.row_sum(ds, shift);
         }
     }
@@ -68,7 +68,7 @@ struct RowRepair {
             const float sink_p = has_sink ? exp_difference<Machine>(sink, lse[r]) : 0.0F;
             const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r]; // ΣP'
             const float all_p = keeps_shift ? 1.0F : sum[r] + sink_p;  // a
-            const float corrected = corrected_delta(shift[r], delta[r], keys_p, all_p, softcap && !keeps_shift);
+            const float corrected = corrected_delta(shift[r], delta[r], keys_p, all_p, has_slope && !keeps_shift);
             saved_residual[r] = row_residual(all_p);
             saved_delta[r] = corrected;
             sum[r] = gradient_factor(scale, all_p);

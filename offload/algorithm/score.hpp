@@ -6,13 +6,17 @@
 
 #include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
+#include "algorithm/modification.hpp"
+#include "algorithm/pair_mask.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
-/// The score modifications of one query head of one sequence.
-struct Score {
+/// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp). Mask:
+/// PairMask, or NoMask on machines that do not take masks.
+template <class Modification, class Mask>
+struct ScoreWith {
     float scale = 1.0F;
     float softcap = 0.0F;
     float slope = 0.0F; ///< ALiBi
@@ -20,16 +24,18 @@ struct Score {
     BiasTensor bias;    ///< moved to this batch and head
     Band band;
     const std::uint8_t* key_padding = nullptr; ///< of this batch
+    [[no_unique_address]] Mask mask;           ///< of this batch and head
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
     std::uint32_t batch = 0, head = 0;
+    [[no_unique_address]] Modification modification;
 
-    Score() = default;
-    FLASHOMP_INLINE Score(const Params& p, const Sequence& s, int batch_, int head_)
+    FLASHOMP_INLINE ScoreWith(const Params& p, const Sequence& s, int batch_, int head_)
         : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), band(band_of(p, s)), dropout_key(p.dropout_key),
           dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
-          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_))
+          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_)),
+          modification(modification_of<Modification>(p))
     {
         if (p.alibi_slopes != nullptr) {
             slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
@@ -49,6 +55,9 @@ struct Score {
         }
         if (p.key_padding_mask != nullptr) {
             key_padding = p.key_padding_mask + batch_ * p.key_padding_batch_stride;
+        }
+        if constexpr (std::is_same_v<Mask, PairMask>) {
+            mask = mask_of_head(p.mask, batch_, head_);
         }
     }
 
@@ -73,7 +82,7 @@ struct Score {
     FLASHOMP_INLINE Range interior_keys(int i0, int i1) const
     {
         const bool is_whole = i1 <= band.q_len;
-        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any = !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_keys(i0, is_whole ? i1 : band.q_len) : Range{};
     }
 
@@ -81,7 +90,7 @@ struct Score {
     FLASHOMP_INLINE Range interior_queries(int j0, int j1) const
     {
         const bool is_whole = j1 <= band.k_len;
-        const bool has_any = key_padding == nullptr && (is_whole || bias.data == nullptr);
+        const bool has_any = !HidesPairs<Modification> && key_padding == nullptr && (is_whole || bias.data == nullptr);
         return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
     }
 
@@ -90,7 +99,12 @@ struct Score {
         if (!band.keeps(i, j)) {
             return false;
         }
-        return key_padding == nullptr || key_padding[j] != 0;
+        if constexpr (HidesPairs<Modification>) {
+            if (!modification.keeps(pair(i, j))) {
+                return false;
+            }
+        }
+        return (key_padding == nullptr || key_padding[j] != 0) && (!has_mask(mask) || mask_keeps(mask, i, j));
     }
 
     /// The same, where a bias of -inf hides too.
@@ -114,6 +128,9 @@ struct Score {
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
         float s = scale * dot;
+        if constexpr (ModifiesScores<Modification>) {
+            s = modification.score(s, pair(i, j));
+        }
         if (softcap > 0.0F) {
             s = softcap * tanh_fast(quotient(s, softcap));
         }
@@ -144,21 +161,40 @@ struct Score {
         return kept ? dropout_scale : 0.0F;
     }
 
-    /// d(s)/d(scaled dot): 1, or 1 - tanh² of the softcap.
-    FLASHOMP_INLINE float softcap_slope(float dot) const
+    /// Whether slope() is not always 1.
+    FLASHOMP_INLINE bool has_slope() const { return ModifiesScores<Modification> || softcap > 0.0F; }
+
+    /// d(logit)/d(scaled dot): that of the program's own score, and 1 - tanh² of the softcap.
+    FLASHOMP_INLINE float slope_at(float dot, [[maybe_unused]] int i, [[maybe_unused]] int j) const
     {
-        if (softcap <= 0.0F) {
-            return 1.0F;
+        float s = scale * dot;
+        float own = 1.0F;
+        if constexpr (ModifiesScores<Modification>) {
+            own = modification.slope(s, pair(i, j));
+            s = modification.score(s, pair(i, j));
         }
-        const float t = tanh_fast(quotient(scale * dot, softcap));
-        return 1.0F - t * t;
+        if (softcap <= 0.0F) {
+            return own;
+        }
+        const float t = tanh_fast(quotient(s, softcap));
+        return own * (1.0F - t * t);
+    }
+
+    FLASHOMP_INLINE ScorePair pair(int i, int j) const
+    {
+        return {static_cast<int>(batch), static_cast<int>(head), i, j, band.q_len, delta + band.q_len};
     }
 };
 
+/// That of the library's own kernels, and that of the passes on a machine.
+using Score = ScoreWith<Unmodified, NoMask>;
+template <class Machine>
+using ScoreOn = ScoreWith<ModificationOf<Machine>, MaskOn<Machine>>;
+
 /// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
-template <bool keys_are_rows>
+template <bool keys_are_rows, class AnyScore>
 struct PaddedKeys {
-    const Score& score;
+    const AnyScore& score;
     int j0;
 
     template <class Row>
@@ -169,10 +205,59 @@ struct PaddedKeys {
     }
 };
 
+/// Hides what the masks hide, in a tile of dot products: its rows are queries, or with keys_are_rows keys. Pairs past
+/// the ends are hidden by the band; for them the last one that is there is asked, without a branch.
+template <bool keys_are_rows, class Keeps, class AnyScore>
+struct MaskedPairs {
+    const AnyScore& score;
+    int i0, j0;
+    Keeps keeps; ///< (mask, i, j)
+
+    template <class Row>
+    FLASHOMP_INLINE float operator()(float dot, Row r, int c) const
+    {
+        const int i = i0 + (keys_are_rows ? c : static_cast<int>(r));
+        const int j = j0 + (keys_are_rows ? static_cast<int>(r) : c);
+        const int last_i = score.band.q_len - 1;
+        const int last_j = score.band.k_len - 1;
+        return keeps(score.mask, i < last_i ? i : last_i, j < last_j ? j : last_j) ? dot : -infinity;
+    }
+};
+
+/// Whether a machine hides a tile's pairs in a way of its own.
+template <class Machine, bool keys_are_rows>
+concept HidesTiles = requires(Machine& tile, typename Machine::Scores& s, const PairMask& mask, int n)
+{
+    tile.template hide<keys_are_rows>(s, mask, n, n, n, n);
+};
+
+/// The same for all pairs of a tile, between syncs: in the machine's own way, or a loop for each kind of mask.
+template <bool keys_are_rows, class Machine>
+FLASHOMP_INLINE void hide_masked(Machine& tile, typename Machine::Scores& s, const ScoreOn<Machine>& score, int i0,
+                                 int j0)
+{
+    if constexpr (HidesTiles<Machine, keys_are_rows>) {
+        tile.template hide<keys_are_rows>(s, score.mask, i0, j0, score.band.q_len, score.band.k_len);
+    } else {
+        const auto map = [&](auto keeps) FLASHOMP_LAMBDA {
+            tile.map(s, MaskedPairs<keys_are_rows, decltype(keeps), ScoreOn<Machine>>{score, i0, j0, keeps});
+        };
+        if (score.mask.dense != nullptr && !score.mask.is_bits) {
+            map([](const PairMask& m, int i, int j)
+                    FLASHOMP_LAMBDA { return m.dense[i * m.dense_query + j * m.dense_key] != 0; });
+        } else if (score.mask.dense != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return bit_of(m.dense + i * m.dense_query, j); });
+        }
+        if (score.mask.blocks != nullptr) {
+            map([](const PairMask& m, int i, int j) FLASHOMP_LAMBDA { return blocks_keep(m, i, j); });
+        }
+    }
+}
+
 /// Whether a tile's pairs take part in sums.
-template <bool keys_are_rows>
+template <bool keys_are_rows, class AnyScore>
 struct VisiblePairs {
-    const Score& score;
+    const AnyScore& score;
     int i0, j0;
 
     FLASHOMP_INLINE bool operator()(int r, int c) const
@@ -182,15 +267,17 @@ struct VisiblePairs {
 };
 
 /// -inf for pairs that do not.
+template <class AnyScore>
 struct HiddenLogit {
-    VisiblePairs<false> is_visible;
+    VisiblePairs<false, AnyScore> is_visible;
 
     FLASHOMP_INLINE float operator()(float logit, int r, int c) const { return is_visible(r, c) ? logit : -infinity; }
 };
 
 /// Probabilities of one tile after dropout.
+template <class AnyScore>
 struct DropoutFactor {
-    const Score& score;
+    const AnyScore& score;
     int i0, j0;
 
     template <class Row>
@@ -202,9 +289,9 @@ struct DropoutFactor {
 
 /// The scores of one tile, from the dot products of rows that are queries and columns that are keys: logits where they
 /// are modified, else as they are, without the scale.
-template <bool modified, bool masked>
+template <bool modified, bool masked, class AnyScore>
 struct Logit {
-    const Score& score; // a copy of so many fields would not be kept in registers
+    const AnyScore& score; // a copy of so many fields would not be kept in registers
     int i0, j0;
 
     template <class Row>

@@ -13,7 +13,7 @@ namespace flashomp::offload {
 /// keys.
 template <bool modified, bool masked, class Machine>
 struct ScoreGradient {
-    const Score& score; // a copy of so many fields would not be kept in registers
+    const ScoreOn<Machine>& score; // a copy of so many fields would not be kept in registers
 
     /// low: what is to be added to the dot product, from a machine that has it. The difference to LSE, which is small
     /// where P is not, is rounded once, in both passes and under every mask: with logits of thousands P would else be
@@ -31,7 +31,7 @@ struct ScoreGradient {
             }
             difference = !masked || score.band.keeps(i, j) ? difference : -infinity;
         }
-        return Machine::exp2(difference * log2_e - residual);
+        return Machine::exp2(fused(difference, log2_e, -residual)); // rounded once, whatever the tile
     }
 
     /// d(loss)/d(logit after softcap, ALiBi and bias); dp is the gradient of the probability after dropout.
@@ -41,11 +41,11 @@ struct ScoreGradient {
     }
 
     /// d(loss)/d(scaled dot product)
-    FLASHOMP_INLINE float operator()(float dot, float p, float dp, float delta, float dropout) const
+    FLASHOMP_INLINE float operator()(float dot, float p, float dp, float delta, float dropout, int i, int j) const
     {
         float ds = logit(p, dp, delta, dropout);
         if constexpr (modified) {
-            ds *= score.softcap_slope(dot);
+            ds *= score.slope_at(dot, i, j);
         }
         return ds;
     }
@@ -92,7 +92,7 @@ struct QueryGradient {
         const float p = gradient.probability(dot, lse[r], 0.0F, i0 + r, j0 + c, low...);
         const float dropout = gradient.dropout(i0 + r, j0 + c);
         x = keeps_shift ? gradient.logit(p, dp, delta[r], dropout) : p;
-        return gradient(dot, p, dp, delta[r], dropout);
+        return gradient(dot, p, dp, delta[r], dropout, i0 + r, j0 + c);
     }
 };
 
@@ -121,7 +121,7 @@ struct KeyGradient {
         const float p = gradient.probability(dot, usable_lse(lse[c]), residual[c], i0 + c, j0 + r, low...);
         const float dropout = gradient.dropout(i0 + c, j0 + r);
         x = p * dropout;
-        return gradient(dot, p, dp, delta[c], dropout);
+        return gradient(dot, p, dp, delta[c], dropout, i0 + c, j0 + r);
     }
 };
 

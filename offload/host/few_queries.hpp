@@ -10,7 +10,9 @@
 
 namespace flashomp::offload {
 
-template <class Isa>
+/// is_quantised: k and v are a cache of 8 bits. Scales multiply scores and probabilities, of which there are fewer than
+/// elements.
+template <class Isa, bool is_quantised = false>
 class FewRowsMachine : public HostMachine<Isa> {
     using Base = HostMachine<Isa>;
     using Tile = HostTile<Isa>;
@@ -96,6 +98,7 @@ public:
 
     void load(Stream& block, const Rows& rows) { take_and_ask(block, rows); }
     void load(Stream& block, const PagedRows& rows) { take_and_ask(block, rows); }
+    void load(Stream& block, const QuantisedRows& rows) { take_and_ask(block, rows); }
 
     void multiply(Scores& s, const Resident& block, Stream& k)
     {
@@ -110,6 +113,7 @@ public:
                 }
             });
         });
+        multiply_by_scales(s, k);
         for (int r = 0; r < block.count; ++r) {
             for (int c = s.count; c % lanes != 0; ++c) {
                 s.at(r, c) = -infinity;
@@ -127,6 +131,7 @@ public:
 
     void accumulate(Accumulator& a, Scores& s, Stream& v)
     {
+        multiply_by_scales(s, v);
         with_elements<false>(v, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
             for (int r = 0; r < rows_; ++r) {
                 ValueSums<Isa, std::remove_cvref_t<decltype(*data)>>::prepare(&s.at(r, 0), s.count);
@@ -161,6 +166,9 @@ public:
             }
         }
     }
+
+    template <bool keys_are_rows>
+    void hide(Scores&, const PairMask&, int, int, int, int) = delete; // Tile's has lanes along rows
 
     static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
     {
@@ -210,7 +218,50 @@ private:
     {
         block.take(rows);
         if (block.is_first()) {
-            with_element(block.tensor(), [&](const auto* data) { block.ask_here(data); });
+            with_streamed(block, [&](const auto* data) { block.ask_here(data); });
+        }
+    }
+
+    /// Each column by the factor of its row of the stream.
+    FLASHOMP_INLINE void multiply_by_scales(Scores& s, const Stream& stream)
+    {
+        if (!is_quantised || !stream.has_scales()) {
+            return;
+        }
+        const int group = rows_ / heads_;
+        for (int head = 0; head < heads_; ++head) {
+            for (int first = 0; first < s.count; first += Stream::step) {
+                float by[Stream::step];
+                stream.scales(head, first, by);
+                for (int r = head * group; r < (head + 1) * group; ++r) {
+                    float* const scores = &s.at(r, first);
+#pragma omp simd
+                    for (int c = 0; c < Stream::step; ++c) {
+                        scores[c] *= by[c];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls f(data) with the elements of a stream.
+    template <class F>
+    static FLASHOMP_INLINE void with_streamed(const Stream& block, F f)
+    {
+        const Rows& rows = block.tensor();
+        if constexpr (is_quantised) {
+            const auto with = [&]<class T>() FLASHOMP_LAMBDA {
+#if defined(__AVX512BF16__)
+                if (rows.element == Element::bfloat16) { // of q, which load() keeps as pairs then
+                    return f(static_cast<const OnPairs<T>*>(rows.data));
+                }
+#endif
+                f(static_cast<const T*>(rows.data));
+            };
+            block.element() == CacheElement::int8 ? with.template operator()<Int8>()
+                                                  : with.template operator()<Float8>();
+        } else {
+            with_element(rows, f);
         }
     }
 
@@ -219,7 +270,7 @@ private:
     static FLASHOMP_INLINE void with_elements(const Stream& block, F f)
     {
         const Rows& rows = block.tensor();
-        with_element(rows, [&](const auto* data) FLASHOMP_LAMBDA {
+        with_streamed(block, [&](const auto* data) FLASHOMP_LAMBDA {
             constexpr int step =
                 in_pieces ? static_cast<int>(Products<std::remove_cvref_t<decltype(*data)>>::step) : lanes;
             rows.depth % step == 0 ? f.template operator()<true>(data) : f.template operator()<false>(data);

@@ -3,7 +3,7 @@
 // once, are transposed.
 #pragma once
 
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/matrix_product.hpp"
 
@@ -144,6 +144,12 @@ public:
         product_.follow(rows.before_next(rows.count));
     }
 
+    void load(Stream& block, const QuantisedRows& rows)
+    {
+        block.count = rows.rows.count;
+        dequantise(block.data, block.padded, rows);
+    }
+
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
         s.count = stream.count;
@@ -269,6 +275,26 @@ private:
                 target[x] = 0.0F;
             }
         }
+    }
+
+    /// The rows as floats, each padded with zeros.
+    static void dequantise(float* target, int padded, const QuantisedRows& rows)
+    {
+        const int depth = rows.rows.page0.depth;
+        offload::with_element(rows, [&](const auto* data) {
+            PageWalk walk(rows.rows, 0);
+            for (int r = 0; r < rows.rows.count; ++r, walk.next(), target += padded) {
+                const auto* const source = data + walk.offset();
+                const float by = rows.scale(r);
+                int x = 0;
+                for (; x + lanes <= depth; x += lanes) {
+                    *Tile::vectors(target + x) = Lanes<Isa>::load(source + x) * by;
+                }
+                if (x < depth) {
+                    *Tile::vectors(target + x) = Lanes<Isa>::load(source + x, depth - x) * by;
+                }
+            }
+        });
     }
 
     static FLASHOMP_INLINE void relax()

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "algorithm/machine.hpp"
+#include "algorithm/modification.hpp"
+#include "host/kept_bits.hpp"
 #include "host/lanes.hpp"
 
 #include <cstddef>
@@ -20,7 +22,9 @@ class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
     enum : int { leaves_out_padding };
+    enum : int { takes_masks };
 
+    using Modification = ModificationOf<Isa>;
     using Row = int;
     struct Stage {}; ///< one: a block is loaded when it is needed
 
@@ -102,6 +106,37 @@ public:
 #pragma omp simd
                 for (int lane = 0; lane < lanes; ++lane) {
                     row[lane] = f(row[lane], r0 + lane, c);
+                }
+            }
+        }
+    }
+
+    /// Hides what the masks of a head hide, of pairs from (i0, j0) on: rows are queries, or with keys_are_rows keys. No
+    /// pair past `queries` and `keys`, the ends of the sequence, is looked at.
+    template <bool keys_are_rows>
+    FLASHOMP_INLINE void hide(Scores& s, const PairMask& mask, int i0, int j0, int queries, int keys)
+    {
+        static_assert(lanes <= 32);
+        constexpr int most = most_kept;
+        for (int r0 = 0; r0 < rows_; r0 += lanes) {
+            for (int c0 = 0; c0 < s.count; c0 += most) {
+                const int count = s.count - c0 < most ? s.count - c0 : most;
+                std::uint32_t kept[most] = {}; // of each column a bit a lane
+                if constexpr (keys_are_rows) {
+                    const int there = keys - (j0 + r0) < lanes ? keys - (j0 + r0) : lanes;
+                    for (int c = 0; c < count && there > 0 && i0 + c0 + c < queries; ++c) {
+                        kept[c] = kept_bits(mask, i0 + c0 + c, j0 + r0, there);
+                    }
+                } else {
+                    keep_rows(kept, count, mask, i0 + r0, j0 + c0, queries, keys);
+                }
+                for (int c = 0; c < count; ++c) {
+                    float* const row = s.strip(r0) + (c0 + c) * lanes;
+                    const std::uint32_t bits = kept[c];
+#pragma omp simd
+                    for (int lane = 0; lane < lanes; ++lane) {
+                        row[lane] = ((bits >> lane) & 1U) != 0 ? row[lane] : -infinity;
+                    }
                 }
             }
         }
@@ -237,6 +272,25 @@ public:
     FLASHOMP_INLINE void sync() {}
 
 protected:
+    enum : int { most_kept = 64 }; // columns at a time of hide()
+
+    /// The bits of hide() where rows are queries: those of a query turned over to its lane.
+    static FLASHOMP_INLINE void keep_rows(std::uint32_t (&kept)[most_kept], int count, const PairMask& mask, int i0,
+                                          int j0, int queries, int keys)
+    {
+        constexpr int most = 32;
+        count = keys - j0 < count ? keys - j0 : count;
+        for (int lane = 0; lane < lanes && i0 + lane < queries; ++lane) {
+            for (int c0 = 0; c0 < count; c0 += most) {
+                const std::uint32_t bits = kept_bits(mask, i0 + lane, j0 + c0, count - c0 < most ? count - c0 : most);
+#pragma omp simd
+                for (int c = 0; c < most; ++c) {
+                    kept[c0 + c] |= ((bits >> c) & 1U) << lane;
+                }
+            }
+        }
+    }
+
     using Lanes = offload::Lanes<Isa>;
     using Vector = typename Lanes::Vector;
     enum : int { chains = 4 }; // sums and maxima in flight: as many as an addition takes cycles

@@ -47,6 +47,42 @@ struct Lanes {
         return load_converted(source);
 #endif
     }
+    static FLASHOMP_INLINE Vector load(const Int8* source)
+    {
+#if defined(__AVX512F__)
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+        return reinterpret_cast<Vector>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+#elif defined(__AVX2__)
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source));
+        return reinterpret_cast<Vector>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+#else
+        return load_converted(source);
+#endif
+    }
+    /// Exponent and fraction of float8_e4m3 stand in a half where those of value / 2^8 have their place, of denormals
+    /// too: to_float(Float16)'s instruction reads both kinds, whatever the thread has set for denormals of floats. The
+    /// NaN, all ones, would be 480, and no number of the type is.
+    static FLASHOMP_INLINE Vector load(const Float8* source)
+    {
+#if defined(__AVX512F__)
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+        const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7),
+                                              _mm256_set1_epi16(static_cast<short>(0xBFFF)));
+        const __m128i ones = _mm_set1_epi8(-1);
+        const __mmask16 number = _mm_cmpneq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)), ones);
+        return reinterpret_cast<Vector>(_mm512_mask_mul_ps(_mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000)), number,
+                                                           _mm512_cvtph_ps(half), _mm512_set1_ps(0x1p8F)));
+#elif defined(__AVX2__)
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source));
+        const __m128i half =
+            _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7), _mm_set1_epi16(static_cast<short>(0xBFFF)));
+        const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(0x1p8F));
+        const __m256 size = _mm256_and_ps(value, _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF)));
+        return reinterpret_cast<Vector>(_mm256_or_ps(value, _mm256_cmp_ps(size, _mm256_set1_ps(480.0F), _CMP_EQ_OQ)));
+#else
+        return load_converted(source);
+#endif
+    }
 
     /// The first n elements, fewer than there are lanes, and then zeros.
     template <class T>

@@ -13,7 +13,7 @@
 // are float32.
 #pragma once
 
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "host/host_tile.hpp"
 #include "host/terms.hpp"
 
@@ -26,7 +26,6 @@ class PairsMachine : public HostTile<Isa, element == Element::float32> {
     using Tile::padded, Tile::rows_, Tile::take, Tile::whole_lines;
     using T = std::conditional_t<element == Element::float32, float,
                                  std::conditional_t<element == Element::bfloat16, BFloat16, Float16>>;
-    // most_depth: most_head_dim, of rows that are gathered
     enum : int { terms = terms_of(element), inner = PairBlock::elements, most_depth = 576 };
 
 public:
@@ -44,6 +43,8 @@ public:
         PairBlock* columns; ///< [term][depth / 16][count / 32], left operands of accumulate()
         StreamUse use;
         int depth, count;
+        float* scales; ///< of rows of 8 bits, which all terms hold exactly
+        bool is_scaled;
         FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
     };
     struct Accumulator {
@@ -56,7 +57,7 @@ public:
     static constexpr std::int64_t resident_floats(int rows, int depth) { return block_floats(blocks(rows, depth)); }
     static constexpr std::int64_t stream_floats(int rows, int depth)
     {
-        return block_floats(blocks(rows, depth) + blocks(depth, rows));
+        return block_floats(blocks(rows, depth) + blocks(depth, rows)) + whole_lines(1, rows);
     }
     static constexpr std::int64_t scores_floats(int rows, int columns)
     {
@@ -71,7 +72,8 @@ public:
     FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse use)
     {
         PairBlock* rows = take_blocks(blocks(this->stream_rows(), depth));
-        return {rows, take_blocks(blocks(depth, this->stream_rows())), use, depth, 0};
+        PairBlock* columns = take_blocks(blocks(depth, this->stream_rows()));
+        return {rows, columns, use, depth, 0, take(whole_lines(1, this->stream_rows())), false};
     }
     FLASHOMP_INLINE Scores scores(ScoreUse use = ScoreUse::values)
     {
@@ -105,7 +107,13 @@ public:
     template <class SomeRows>
     void load(Stream& block, const SomeRows& rows)
     {
-        block.count = rows.count;
+        block.count = count_of(rows);
+        if constexpr (std::is_same_v<SomeRows, QuantisedRows>) {
+            block.is_scaled = rows.scales != nullptr;
+            for (int c = 0; block.is_scaled && c < block.count; ++c) {
+                block.scales[c] = rows.scale(c);
+            }
+        }
         if (block.use != StreamUse::sums) {
             pack_rows(block.rows, rows);
         }
@@ -123,6 +131,7 @@ public:
         Isa::template multiply<terms, false>(s.data, s.low, std::ptrdiff_t{s.columns} * lanes, stream.rows,
                                              std::ptrdiff_t{m} * k, block.data, strips * k, m, static_cast<int>(strips),
                                              k);
+        multiply_by_scales(s, stream);
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream, Scores& s2,
@@ -138,6 +147,7 @@ public:
         const int k = tiles(s.count, inner);
         const std::ptrdiff_t strips = rows_ / lanes;
         auto* const packed = static_cast<PairBlock*>(s.packed);
+        multiply_by_scales(s, stream);
         for (int strip = 0; strip < strips; ++strip) {
             pack_scores(packed + strip * k, strips * k, s.strip(strip * lanes), s.count);
         }
@@ -191,6 +201,22 @@ public:
     }
 
 private:
+    /// Each column by the factor of its row of the stream.
+    void multiply_by_scales(const Scores& s, const Stream& stream)
+    {
+        if (!stream.is_scaled) {
+            return;
+        }
+        for (int r = 0; r < rows_; r += lanes) {
+            for (float* const strip : {s.strip(r), s.low != nullptr ? s.low_strip(r) : nullptr}) {
+                for (int c = 0; strip != nullptr && c < s.count; ++c) {
+                    float* const column = strip + std::ptrdiff_t{c} * lanes;
+                    _mm512_store_ps(column, _mm512_mul_ps(_mm512_load_ps(column), _mm512_set1_ps(stream.scales[c])));
+                }
+            }
+        }
+    }
+
     static constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
 
     /// Blocks of an operand with `across` rows, or columns, of `along` elements of the inner dimension.
@@ -231,32 +257,50 @@ private:
         }
         return {gathered, most_depth};
     }
+    static FLASHOMP_INLINE Strip strip_of(const QuantisedRows& rows, int r, int most, T* gathered)
+    {
+        const int count = rows.rows.count - r < most ? rows.rows.count - r : most;
+        with_element(rows, [&](const auto* data) {
+            for (int i = 0; i < count; ++i) {
+                const auto* const source = data + rows.rows.offset_of(r + i);
+                T* const target = gathered + i * most_depth;
+                for (int x = 0; x < rows.rows.page0.depth; ++x) {
+                    from_float(to_float(source[x]), target[x]);
+                }
+            }
+        });
+        return {gathered, most_depth};
+    }
     static FLASHOMP_INLINE int depth_of(const Rows& rows) { return rows.depth; }
     static FLASHOMP_INLINE int depth_of(const PagedRows& rows) { return rows.page0.depth; }
+    static FLASHOMP_INLINE int depth_of(const QuantisedRows& rows) { return rows.rows.page0.depth; }
+    static FLASHOMP_INLINE int count_of(const Rows& rows) { return rows.count; }
+    static FLASHOMP_INLINE int count_of(const PagedRows& rows) { return rows.count; }
+    static FLASHOMP_INLINE int count_of(const QuantisedRows& rows) { return rows.rows.count; }
 
     /// Room for so many gathered rows.
     template <class SomeRows, int rows>
-    using Gathered = T[std::is_same_v<SomeRows, PagedRows> ? int{rows} * int{most_depth} : 1];
+    using Gathered = T[std::is_same_v<SomeRows, Rows> ? 1 : int{rows} * int{most_depth}];
 
     /// Blocks [count / 16][depth / 32] with the pairs along each row.
     template <class SomeRows>
     static void pack_rows(PairBlock* target, const SomeRows& rows)
     {
         Gathered<SomeRows, lanes> gathered;
-        const int depth = depth_of(rows);
+        const int depth = depth_of(rows), count = count_of(rows);
         const int k = tiles(depth, inner);
-        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(rows.count, lanes)} * k;
-        for (int r0 = 0; r0 < rows.count; r0 += lanes) {
+        const std::ptrdiff_t plane = std::ptrdiff_t{tiles(count, lanes)} * k;
+        for (int r0 = 0; r0 < count; r0 += lanes) {
             const auto [first, stride] = strip_of(rows, r0, lanes, gathered);
             [[maybe_unused]] RowGrids grids;
             if constexpr (element == Element::float32) {
-                grids = row_grids(first, stride, rows.count - r0, depth);
+                grids = row_grids(first, stride, count - r0, depth);
             }
             for (int x0 = 0; x0 < depth; x0 += inner, ++target) {
                 if constexpr (element == Element::float32) {
-                    pack_along(first + x0, stride, rows.count - r0, depth - x0, grids, target, plane);
+                    pack_along(first + x0, stride, count - r0, depth - x0, grids, target, plane);
                 } else {
-                    pack_along<terms>(first + x0, stride, rows.count - r0, depth - x0, target, plane);
+                    pack_along<terms>(first + x0, stride, count - r0, depth - x0, target, plane);
                 }
             }
         }
@@ -267,14 +311,14 @@ private:
     static void pack_columns(PairBlock* target, const SomeRows& rows)
     {
         Gathered<SomeRows, inner> gathered;
-        const int depth = depth_of(rows);
-        const int k = tiles(rows.count, inner);
+        const int depth = depth_of(rows), count = count_of(rows);
+        const int k = tiles(count, inner);
         const std::ptrdiff_t plane = std::ptrdiff_t{tiles(depth, lanes)} * k;
-        for (int r0 = 0; r0 < rows.count; r0 += inner) {
+        for (int r0 = 0; r0 < count; r0 += inner) {
             const auto [first, stride] = strip_of(rows, r0, inner, gathered);
             for (int x0 = 0; x0 < depth; x0 += lanes) {
                 PairBlock* const block = target + std::ptrdiff_t{x0 / lanes} * k + r0 / inner;
-                pack_across<terms>(first + x0, stride, rows.count - r0, depth - x0, block, plane);
+                pack_across<terms>(first + x0, stride, count - r0, depth - x0, block, plane);
                 for (int t = 0; t < terms; ++t) {
                     transpose(block[t * plane]);
                 }

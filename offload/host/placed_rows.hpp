@@ -1,7 +1,7 @@
 // A block of keys, or values, that a host machine reads where they are, and asks for before it comes to them.
 #pragma once
 
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 
 namespace flashomp::offload {
 
@@ -18,7 +18,7 @@ public:
     static constexpr int whole_steps(int rows) { return (rows + step - 1) / step * step; }
 
     /// Floats of memory for blocks of so many rows.
-    static constexpr std::int64_t floats(int rows) { return std::int64_t{2} * 2 * whole_steps(rows); }
+    static constexpr std::int64_t floats(int rows) { return std::int64_t{3} * 2 * whole_steps(rows); }
 
     PlacedRows(float* memory, std::ptrdiff_t head_stride, int heads)
         : places_(reinterpret_cast<std::int64_t*>(memory)), head_stride_(head_stride), heads_(heads)
@@ -41,6 +41,37 @@ public:
     [[nodiscard]] FLASHOMP_INLINE const T* row(const T* base, int head, int c) const
     {
         return base + (places_[c] + head * head_stride_);
+    }
+
+    /// The element type of a cache of 8 bits, and whether its elements have factors other than 1.
+    [[nodiscard]] FLASHOMP_INLINE CacheElement element() const { return element_; }
+    [[nodiscard]] FLASHOMP_INLINE bool has_scales() const { return scales_ != nullptr; }
+
+    /// The factors of rows [c, c + step) of a head.
+    FLASHOMP_INLINE void scales(int head, int c, float (&by)[step]) const
+    {
+        const std::int64_t* const at = places_ + 2 * whole_steps(count_) + c;
+        for (int i = 0; i < step; ++i) {
+            by[i] = scales_[at[i] + head];
+        }
+    }
+
+    void take(const QuantisedRows& rows)
+    {
+        take(rows.rows);
+        element_ = rows.element;
+        scales_ = rows.scales;
+        if (scales_ == nullptr) {
+            return;
+        }
+        std::int64_t* const at = places_ + 2 * whole_steps(count_);
+        PageWalk walk(rows.rows, 0);
+        for (int c = 0; c < count_; ++c, walk.next()) {
+            at[c] = rows.scale_stride == 0 ? 0 : walk.page() * rows.scale_stride;
+        }
+        for (int c = count_; c < whole_steps(count_); ++c) {
+            at[c] = at[count_ - 1];
+        }
     }
 
     /// StreamedRows: Rows, or PagedRows of a cache.
@@ -121,13 +152,15 @@ private:
         }
     }
 
-    std::int64_t* places_; ///< of the rows of a block, then those of the next one
+    std::int64_t* places_; ///< of the rows of a block, then those of the next one, then of the block's scales
     std::ptrdiff_t head_stride_;
     int heads_;
     Rows tensor_;
     int count_ = 0, next_ = 0;       ///< rows that are there
     int asked_ = 0, asked_head_ = 0; ///< the next one to ask for
     bool is_first_ = true;
+    CacheElement element_ = CacheElement::as_q;
+    const float* scales_ = nullptr;
 };
 
 } // namespace flashomp::offload

@@ -113,6 +113,89 @@ private:
             _mm512_permutex2var_epi16(_mm512_castsi256_si512(even), order, _mm512_castsi256_si512(odd)));
     }
 };
+
+/// An element of 8 bits that is to be multiplied as a bfloat16, which all of these types' numbers are.
+template <class T>
+struct OnPairs {
+    T element;
+};
+
+FLASHOMP_INLINE __m512bh bfloat16_of(__m256i bytes, const Int8*)
+{
+    const __m512 first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
+    const __m512 last = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
+    return _mm512_cvtne2ps_pbh(last, first);
+}
+
+/// Looked up by all bits but the sign: products of pairs take denormals of bfloat16 for 0, so that those of float8_e4m3
+/// need their exponent, and no shift gives it to them.
+struct Float8Table {
+    alignas(64) std::uint16_t bfloat16[128] = {};
+
+    constexpr Float8Table()
+    {
+        for (unsigned bits = 1; bits < 127; ++bits) {
+            unsigned exponent = bits >> 3, fraction = bits & 7U;
+            if (exponent == 0) {
+                for (exponent = 1; fraction < 8; --exponent) {
+                    fraction *= 2;
+                }
+            }
+            bfloat16[bits] = static_cast<std::uint16_t>((exponent + 127U - 7U) << 7 | (fraction & 7U) << 4);
+        }
+        bfloat16[127] = 0x7FC0;
+    }
+};
+inline constexpr Float8Table float8_table;
+
+FLASHOMP_INLINE __m512bh bfloat16_of(__m256i bytes, const Float8*)
+{
+    const std::uint16_t* const table = float8_table.bfloat16;
+    const __m512i x = _mm512_cvtepu8_epi16(bytes);
+    const __m512i low = _mm512_permutex2var_epi16(_mm512_load_si512(table), x, _mm512_load_si512(table + 32));
+    const __m512i high = _mm512_permutex2var_epi16(_mm512_load_si512(table + 64), x, _mm512_load_si512(table + 96));
+    const __m512i magnitude = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(x, _mm512_set1_epi16(64)), high);
+    const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(x, 8), _mm512_set1_epi16(-32768));
+    return reinterpret_cast<__m512bh>(_mm512_or_si512(magnitude, sign));
+}
+
+template <class Isa, class T>
+struct DepthProducts<Isa, OnPairs<T>> : DepthProducts<Isa, BFloat16> {
+    using Piece = __m512bh;
+
+    static FLASHOMP_INLINE Piece load(const OnPairs<T>* row)
+    {
+        return bfloat16_of(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)), static_cast<const T*>(nullptr));
+    }
+    static FLASHOMP_INLINE Piece load(const OnPairs<T>* row, int n)
+    {
+        return bfloat16_of(_mm256_maskz_loadu_epi8((1U << n) - 1U, row), static_cast<const T*>(nullptr));
+    }
+};
+
+template <class Isa, class T>
+struct ValueSums<Isa, OnPairs<T>> : ValueSums<Isa, BFloat16> {
+    using Piece = __m512bh;
+    enum : int { values = 2 };
+
+    static FLASHOMP_INLINE Piece load(const OnPairs<T>* const (&row)[values], int x)
+    {
+        return pairs(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row[0] + x)),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[1] + x)));
+    }
+    static FLASHOMP_INLINE Piece load(const OnPairs<T>* const (&row)[values], int x, int n)
+    {
+        const auto mask = static_cast<__mmask16>((1U << n) - 1U);
+        return pairs(_mm_maskz_loadu_epi8(mask, row[0] + x), _mm_maskz_loadu_epi8(mask, row[1] + x));
+    }
+
+private:
+    static FLASHOMP_INLINE Piece pairs(__m128i even, __m128i odd)
+    {
+        return bfloat16_of(_mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd)),
+                           static_cast<const T*>(nullptr));
+    }
+};
 #endif
 
 } // namespace flashomp::offload

@@ -45,7 +45,17 @@ Entries open(const std::string& name, const char* function)
 }
 
 /// Libraries, by what is run in them.
-enum class Library : std::size_t { float32, wide, latent, visible, sliced, visible_sliced, hopper, hopper_wide };
+enum class Library : std::size_t {
+    float32,
+    wide,
+    latent,
+    visible,
+    sliced,
+    visible_sliced,
+    masked,
+    hopper,
+    hopper_wide
+};
 
 /// Of a library that is opened when it is first asked for.
 const Entries& entries_of(Library library)
@@ -56,10 +66,12 @@ const Entries& entries_of(Library library)
     };
     constexpr bool has_tensor = FLASHOMP_HAS_TENSOR != 0, has_hopper = FLASHOMP_HAS_HOPPER != 0;
     constexpr const char* run_it = "flashomp_run";
-    constexpr std::array files{File{"float32", run_it, has_tensor}, File{"wide", run_it, has_tensor},
-                               File{"latent", run_it, has_tensor},  File{"visible", run_it, has_tensor},
-                               File{"sliced", run_it, has_tensor},  File{"sliced", "flashomp_run_visible", has_tensor},
-                               File{"hopper", run_it, has_hopper},  File{"hopper_wide", run_it, has_hopper}};
+    constexpr std::array files{
+        File{"float32", run_it, has_tensor},    File{"wide", run_it, has_tensor},
+        File{"latent", run_it, has_tensor},     File{"visible", run_it, has_tensor},
+        File{"sliced", run_it, has_tensor},     File{"sliced", "flashomp_run_visible", has_tensor},
+        File{"masked", run_it, has_tensor},     File{"hopper", run_it, has_hopper},
+        File{"hopper_wide", run_it, has_hopper}};
     static std::array<std::once_flag, files.size()> asked;
     static std::array<Entries, files.size()> entries{};
     const auto i = static_cast<std::size_t>(library);
@@ -118,7 +130,7 @@ Ran run_tensor(const Call& call, Call* there)
 #endif
 }
 
-#if FLASHOMP_HAS_TENSOR // else all are here (launch_visible.cpp, launch_sliced.cpp)
+#if FLASHOMP_HAS_TENSOR // else all are here (launch_visible.cpp, launch_sliced.cpp, launch_masked.cpp)
 bool has_plain_machine(int depth)
 {
     return depth <= most_plain_depth || entries_of(Library::sliced).run != nullptr;
@@ -143,6 +155,16 @@ Ran run_visible(const Call& call, Call* there)
 Ran run_visible_sliced(const Call& call, Call* there)
 {
     return run_in(Library::visible_sliced, call, there);
+}
+
+bool has_masked_machine()
+{
+    return entries_of(Library::masked).run != nullptr;
+}
+
+Ran run_masked(const Call& call, Call* there)
+{
+    return run_in(Library::masked, call, there);
 }
 #endif
 

@@ -78,6 +78,29 @@ struct HostIsa {
     void (*exp2)(const float*, float*); ///< 2^x of 16 floats, as the softmax has it: for its test
 };
 
+/// What a program with a score of its own has compiled (flashomp/score_mod.hpp): all passes, with that score. The
+/// object whose functions it has is in Params::score_mod.
+struct ScoreKernels {
+    std::string_view version;     ///< of the headers that it was compiled with
+    std::size_t params_bytes = 0; ///< sizeof(Params) and sizeof(Launch) there
+    std::size_t launch_bytes = 0;
+    HostIsa host; ///< for the instruction set that the program is compiled for
+    bool has_gpu_code = false;
+    Ran (*run_plain)(const Call&, Call* there) = nullptr;   ///< as run_plain()
+    Ran (*run_visible)(const Call&, Call* there) = nullptr; ///< as run_visible()
+    void (*repair_forward)(const Params&, int threads) = nullptr;
+    void (*repair_backward)(const Params&, int threads) = nullptr;
+};
+
+/// The target regions among them, compiled where FLASHOMP_SCORE_MOD_GPU_CODE(F) stands (score_mod_gpu.hpp).
+struct ScoreRegions {
+    Ran (*run_plain)(const Call&, Call* there);
+    Ran (*run_visible)(const Call&, Call* there);
+};
+
+template <class F>
+ScoreRegions regions_of();
+
 /// All host builds in this library, best first; a CPU that has one has those after it, and the last one runs
 /// everywhere.
 const std::vector<HostIsa>& host_isas();
@@ -108,6 +131,12 @@ bool has_visible_machine(int depth);
 Ran run_visible_sliced(const Call& call, Call* there);
 Ran run_visible(const Call& call, Call* there);
 
+/// Whether the plain machine that takes masks is there (plain/masked_machine.hpp): as the visible machine.
+bool has_masked_machine();
+
+/// A pass on it. On a device it fills the pass's table of tiles before.
+Ran run_masked(const Call& call, Call* there);
+
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
 Ran run_tensor(const Call& call, Call* there);
 
@@ -129,6 +158,21 @@ bool load_hopper_machine(int device = -1);
 /// After that: whether the Hopper machine is there for a depth (Launch). Depths beyond 128 are a library of their own,
 /// opened when somebody first asks.
 bool has_hopper_machine(int depth);
+
+/// Whether a pass with blocks reads a table of tiles where the call has a mask (mask_tiles.hpp).
+constexpr bool has_tiles(Pass pass)
+{
+    return pass != Pass::backward_sink && pass != Pass::backward_start;
+}
+
+/// Bytes of that table.
+std::int64_t tile_bytes(const Params& params, const Launch& launch);
+
+/// Makes params.mask.tiles that table, in such memory.
+void set_tiles(Params& params, const Launch& launch, const std::uint8_t* memory);
+
+/// Fills it, on so many host threads.
+void fill_tiles(const Params& params, const Launch& launch, int threads);
 
 /// A merge of so many units (merge_units()), as a target region on a device, in whose memory the parameters are.
 Ran run_merge(const MergeParams* there, std::int64_t units, int device);

@@ -8,6 +8,14 @@ namespace flashomp::offload {
 
 namespace {
 
+template <class T, class C>
+void append_slots(const AppendParams& params, const AppendRow& row)
+{
+    for (int x = 0; x < row.slots; ++x) {
+        append_slot_as<T, C>(params, row, x);
+    }
+}
+
 template <class T>
 void append_on_host(const AppendParams& params, int threads)
 {
@@ -15,8 +23,16 @@ void append_on_host(const AppendParams& params, int threads)
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (std::int64_t unit = 0; unit < units; ++unit) {
         const AppendRow row = append_row(params, unit);
-        for (int x = 0; x < row.slots; ++x) {
-            append_slot<T>(params, row, x);
+        switch (row.element) {
+        case CacheElement::as_q:
+            append_slots<T, T>(params, row);
+            break;
+        case CacheElement::float8_e4m3:
+            append_slots<T, Float8>(params, row);
+            break;
+        case CacheElement::int8:
+            append_slots<T, Int8>(params, row);
+            break;
         }
     }
 }

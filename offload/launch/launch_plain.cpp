@@ -21,6 +21,11 @@ static void merge_share(const MergeParams& params, int crew_threads, int team, i
 
 Ran run_plain(const Call& call, Call* there)
 {
+    if (call.params.cache.is_quantised()) {
+        return call.params.is_modified
+                   ? run_pass<PlainMachine, Pass::forward, true, QuantisedKeys>(call.launch, there)
+                   : run_pass<PlainMachine, Pass::forward, false, QuantisedKeys>(call.launch, there);
+    }
     if (call.params.cache.is_there()) {
         return call.params.is_modified ? run_pass<PlainMachine, Pass::forward, true, PagedKeys>(call.launch, there)
                                        : run_pass<PlainMachine, Pass::forward, false, PagedKeys>(call.launch, there);

@@ -10,6 +10,9 @@ static_assert(SummingMachine<VisibleMachine>);
 /// Every pass as one with modified scores, which do what the others do, too.
 static Ran run(const Call& call, Call* there)
 {
+    if (call.params.cache.is_quantised()) {
+        return run_pass<VisibleMachine, Pass::forward, true, QuantisedKeys>(call.launch, there);
+    }
     if (call.params.cache.is_there()) {
         return run_pass<VisibleMachine, Pass::forward, true, PagedKeys>(call.launch, there);
     }

@@ -4,7 +4,7 @@
 #include "algorithm/backward_options.hpp"
 #include "algorithm/one_pass.hpp"
 #include "algorithm/order.hpp"
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "launch/launch.hpp"
 
 #include <type_traits>

@@ -9,7 +9,7 @@
 #include "algorithm/finite_check.hpp"
 #include "algorithm/machine.hpp"
 #include "algorithm/math.hpp"
-#include "algorithm/page_source.hpp"
+#include "algorithm/quantised_source.hpp"
 #include "algorithm/team_memory.hpp"
 
 #pragma omp declare target
@@ -117,6 +117,12 @@ public:
         case Element::float16:
             return load_pages_as<Float16>(block, rows);
         }
+    }
+    FLASHOMP_INLINE void load(Stream& block, const QuantisedRows& rows)
+    {
+        block.count = rows.rows.count;
+        rows.element == CacheElement::int8 ? load_quantised_as<Int8>(block, rows)
+                                           : load_quantised_as<Float8>(block, rows);
     }
 
     FLASHOMP_INLINE void load(const ColumnStats& stats, const float* source, int count)
@@ -408,6 +414,27 @@ private:
             FLASHOMP_UNROLL(8)
             for (int x = x0; x < x0 + micro; ++x) {
                 target[r * stride + x] = is_there && x < depth ? to_float(row[x]) : 0.0F;
+            }
+        }
+    }
+
+    template <class E>
+    FLASHOMP_INLINE void load_quantised_as(const Block& block, const QuantisedRows& rows)
+    {
+        const E* const source = static_cast<const E*>(rows.rows.page0.data);
+        float* const target = block.data;
+        const QuantisedRows all = rows;
+        const int stride = block.stride, depth = block.depth;
+        const int chunks = padded(depth) / micro;
+        FLASHOMP_FOR_CREW (item, block.rows * chunks) {
+            const int r = item / chunks;
+            const int x0 = item % chunks * micro;
+            const bool is_there = r < all.rows.count;
+            const E* const row = source + (is_there ? all.rows.offset_of(r) : 0);
+            const float by = is_there ? all.scale(r) : 0.0F;
+            FLASHOMP_UNROLL(8)
+            for (int x = x0; x < x0 + micro; ++x) {
+                target[r * stride + x] = is_there && x < depth ? to_float(row[x]) * by : 0.0F;
             }
         }
     }

@@ -21,11 +21,12 @@ from ._options import Options
 from ._program import devices, host_isa, info, plan, program
 
 Error = _core.Error
+BlockMask = _core.BlockMask
 NotBuilt = _core.NotBuilt
 RunFailure = _core.RunFailure
 version: str = _core.__version__
 __version__: str = version
 
-__all__ = ["Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "append",
+__all__ = ["BlockMask", "Error", "Gradients", "NotBuilt", "Options", "PreparedBackward", "PreparedForward", "RunFailure", "append",
            "attention", "attention_backward", "devices", "dropout_mask", "host_isa", "info", "merge", "plan", "prepare",
            "prepare_backward", "program", "version"]

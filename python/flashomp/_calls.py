@@ -40,7 +40,8 @@ def attention(q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, retur
     """o = softmax(scale·q·kᵀ, masked)·v, exactly, without storing an Nq x Nk matrix.
 
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; Hkv divides Hq. All three are
-    float32, bfloat16, float16 or, on Hopper GPUs, float8_e4m3. Any strides are allowed if the last is 1 and none is
+    float32, bfloat16, float16 or, on Hopper GPUs, float8_e4m3; k and v may be a key/value cache of float8_e4m3 or int8
+    beside a q of more bits. Any strides are allowed if the last is 1 and none is
     negative.
     out: the tensor that o is written to, [B, Nq, Hq, head_dim_v] in the dtype of q; a new one of the framework of q.
     lse: the tensor that the log-sum-exp of each row is written to, float32 [B, Hq, Nq]; -inf for a row without keys.
@@ -96,7 +97,8 @@ def merge(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, out: Any = None, lse_ou
 
 
 _APPEND_OPTIONS = ("causal", "window", "cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "cache_batch_index", "block_table",
-                   "kv_indptr", "kv_indices", "kv_last_page_len", "layout", "backend", "device", "threads", "stream")
+                   "kv_indptr", "kv_indices", "kv_last_page_len", "k_scale", "v_scale", "layout", "backend", "device",
+                   "threads", "stream")
 
 
 @takes_options(_APPEND_OPTIONS)
@@ -109,6 +111,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: 
     the keys before the call; the compressed form counts those after the call. Raising cache_seqlens is the caller's.
     rotary_cos, rotary_sin: [positions, rotary_dim/2], float32 or the dtype of k: k turns on the way, by the angles of its
     place, in pairs of neighbours (rotary_interleaved) or of element i and i + rotary_dim/2.
+    k_scale, v_scale: of a cache of float8_e4m3 or int8, whose elements become new rows divided by them, rounded to
+    nearest even, and at most the largest number of the type.
     q: [B, Nq, Hq, head_dim]: turns too, row i as new row i with causal or window, else all rows as new row 0. Returns
     the turned q, written to q_out where that is given (q itself, too), or None.
     Raises as attention() does: nothing is written where a table points outside, or two sequences share what is written.

@@ -23,13 +23,18 @@ class Options(TypedDict, total=False):
     alibi_slopes: float32 [Hq] or [B, Hq]: score -= slope·|i + Nk - Nq - j|.
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]: added to the scores.
     key_padding_mask: bool [B, Nk]: False hides the key.
+    mask: bool [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides: False hides the pair. Or uint8 [1|B, 1|Hq, 1|Nq, ceil(Nk/8)], a bit
+        a pair, as numpy.packbits(mask, axis=-1, bitorder="little") makes it.
+    block_mask: a BlockMask of [1|B, 1|Hq, Nq, Nk], whose hidden blocks are neither loaded nor computed.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1], on the CPU: q is packed [total_q, Hq, head_dim], k and v [total_k, Hkv, ...].
     sink: float32 [Hq]: a logit in the denominator and the LSE only.
     cache_seqlens: int32 [B], on the CPU: k and v are a key/value cache, of which sequence b has so many keys.
     cache_batch_index: int32 [B], on the CPU: k and v are [caches, Nk, Hkv, ...], and sequence b has this one.
     block_table: int32 [B, max_pages], on the CPU: k and v are pages [pages, page_size, Hkv, ...], these each sequence's.
     kv_indptr, kv_indices, kv_last_page_len: int32 [B+1], [indices], [B], on the CPU: the same in the compressed form.
-    q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements.
+    q_scale, k_scale, v_scale: float32 [heads] or [B, heads], for float8_e4m3 only: factors of the elements. k_scale and
+    v_scale also for a key/value cache of float8_e4m3 or int8 beside a q of more bits: [Hkv] or [k.shape[0], Hkv], of
+    each sequence, cache or page.
     dropout: chance that a probability is dropped, in [0, 1); the mask depends on seed and offset, integers below 2^64.
     layout: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd", of all tensors with these four axes.
     backend: "auto", "openmp", "reference" (slow, float64) or "cuda".
@@ -47,6 +52,8 @@ class Options(TypedDict, total=False):
     alibi_slopes: Any
     bias: Any
     key_padding_mask: Any
+    mask: Any
+    block_mask: Any
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     sink: Any
@@ -74,10 +81,11 @@ class Options(TypedDict, total=False):
 #: What each option is where it is not given.
 DEFAULTS: dict[str, Any] = {
     "scale": None, "causal": "none", "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "bias": None,
-    "key_padding_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None,
-    "k_scale": None, "v_scale": None, "cache_seqlens": None, "cache_batch_index": None, "block_table": None,
-    "kv_indptr": None, "kv_indices": None, "kv_last_page_len": None, "dropout": 0.0, "seed": 0, "offset": 0,
-    "layout": "bshd", "backend": "auto", "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
+    "key_padding_mask": None, "mask": None, "block_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None,
+    "q_scale": None, "k_scale": None, "v_scale": None, "cache_seqlens": None, "cache_batch_index": None,
+    "block_table": None, "kv_indptr": None, "kv_indices": None, "kv_last_page_len": None, "dropout": 0.0, "seed": 0,
+    "offset": 0, "layout": "bshd", "backend": "auto", "machine": "auto", "device": "auto", "threads": 0, "stream": None,
+    "tiling": None,
 }
 
 

@@ -176,6 +176,20 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                       cu_seqlens, cu_seqlens)
 
 
+def _mask_of_leftpad(leftpad: Any, q: Tensor, k_cache: Tensor, block_table: Tensor | None) -> Tensor:
+    """Hides the rows before each sequence's first: neither causal masks nor windows nor ALiBi see a difference to a cache
+    that begins there, since all of them count from the last key."""
+    first = _table("cache_leftpad", leftpad)
+    if first.dtype not in (torch.int32, torch.int64) or first.shape != q.shape[:1]:
+        raise _core.Error(f"cache_leftpad is {first.dtype} of shape {list(first.shape)}; it must be torch.int32 of shape "
+                          f"{list(q.shape[:1])}.")
+    keys = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    if first.numel() and not 0 <= int(first.min()) <= int(first.max()) <= keys:
+        raise _core.Error(f"cache_leftpad is {int(first.min())} to {int(first.max())}; allowed are 0 to {keys}, the rows of "
+                          "a sequence's cache.")
+    return (torch.arange(keys) >= first[:, None]).to(q.device)
+
+
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
                             v: Tensor | None = None, rotary_cos: Tensor | None = None,
                             rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
@@ -188,11 +202,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     int32 [B, max_pages]; cache_seqlens: int32 [B] or a number.
 
     k, v: [B, N, Hkv, D] are written to the caches first, behind cache_seqlens keys, k and q turned by rotary_cos and
-    rotary_sin [positions, rotary_dim/2]. flashomp splits keys by itself, and num_splits changes nothing. cache_leftpad
-    must be None. Returns out, or (out, softmax_lse [B, Hq, Nq]). Records no gradient.
+    rotary_sin [positions, rotary_dim/2]. cache_leftpad: int32 [B], the rows of its cache at which each sequence begins;
+    those before are hidden, and places and positions are counted from the cache's first row. flashomp splits keys by
+    itself, and num_splits changes nothing. Returns out, or (out, softmax_lse [B, Hq, Nq]). Records no gradient.
     """
-    if cache_leftpad is not None:
-        raise _core.NotBuilt("cache_leftpad was given, but flashomp's caches begin at their first row; it must be None.")
     if (k is None) != (v is None):
         raise _core.Error("k and v must be given together.")
     if k is None and rotary_cos is not None:
@@ -215,6 +228,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                                causal=alignment, window=(left, right), cache_seqlens=lengths, **tables)
         q = q if turned is None else turned
         lengths = lengths + k.shape[1]
+    if cache_leftpad is not None:
+        tables["key_padding_mask"] = _mask_of_leftpad(cache_leftpad, q, k_cache, tables["block_table"])
     o, lse = _calls.attention(q, k_cache, v_cache, scale=softmax_scale, causal=alignment, window=(left, right),
                               softcap=max(softcap, 0.0), alibi_slopes=_slopes(alibi_slopes), cache_seqlens=lengths, **tables,
                               return_lse=True)

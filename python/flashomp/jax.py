@@ -97,8 +97,8 @@ def _folded(size: int, is_batched: dict[str, bool], operands: Tensors, numbers: 
     batch = operands["q"].shape[1 if is_batched["q"] else 0]
     folded = {}
     for name, x in operands.items():
-        if name == "sink" or (name == "bias" and not is_batched[name]):
-            if is_batched[name] or "d" + name in gradients or (name == "bias" and x.shape[0] != 1):
+        if name == "sink" or (name in ("bias", "mask") and not is_batched[name]):
+            if is_batched[name] or "d" + name in gradients or (name != "sink" and x.shape[0] != 1):
                 return None
         elif name == "alibi_slopes" and not is_batched[name] and x.ndim == 1:
             pass
@@ -106,7 +106,7 @@ def _folded(size: int, is_batched: dict[str, bool], operands: Tensors, numbers: 
             x = x if is_batched[name] else x[None]
             x = x if x.ndim == 3 or name == "key_padding_mask" else x[:, None]
             x = jnp.broadcast_to(x, (size, batch, x.shape[-1])).reshape(size * batch, x.shape[-1])
-        elif not is_batched[name] or (name == "bias" and x.shape[1] != batch):
+        elif not is_batched[name] or (name in ("bias", "mask") and x.shape[1] != batch):
             return None
         else:
             x = x.reshape(size * batch, *x.shape[2:])
@@ -177,7 +177,7 @@ def _words(name: str, value: Any) -> Array | np.ndarray[Any, Any]:
 def attention(q: Any, k: Any, v: Any, *, scale: float | None = None,
               causal: Literal["none", "top_left", "bottom_right"] = "none", window: tuple[int, int] = (-1, -1),
               softcap: float = 0.0, alibi_slopes: Any = None, bias: Any = None, key_padding_mask: Any = None,
-              cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, sink: Any = None, dropout: float = 0.0,
+              mask: Any = None, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, sink: Any = None, dropout: float = 0.0,
               seed: Any = 0, offset: Any = 0, layout: Literal["bshd", "bhsd"] = "bshd",
               return_lse: bool = False) -> Any:
     """Attention on JAX's arrays of the CPU, with gradients for q, k, v, bias and sink.
@@ -188,6 +188,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None,
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; float32, bfloat16 or float16;
     packed sequences: [total, heads, head_dim].
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]; its gradient has its shape.
+    mask: bool [1|B, 1|Hq, 1|Nq, 1|Nk]: False hides the pair.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1]; their values are checked when the call runs.
     seed, offset: of dropout; integers, arrays () of integers, which may be traced and count modulo 2^64, or keys of
     jax.random.key(). The same seed and offset draw the same mask; both are 0 where they are not given.
@@ -202,7 +203,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None,
     with the same sentence. flashomp.NotBuilt: second derivatives and forward mode.
     """
     given = {"q": q, "k": k, "v": v, "alibi_slopes": alibi_slopes, "bias": bias, "key_padding_mask": key_padding_mask,
-             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "sink": sink}
+             "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "sink": sink}
     tensors = {name: jnp.asarray(x) for name, x in given.items() if x is not None}
     options: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap,
                                "dropout": dropout, "layout": layout}

@@ -96,7 +96,7 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     query, key, value = autocast(query, key, value)
     window = (-1, -1)
     bias = position_bias
-    padding = None
+    padding = pairs = None
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     elif attention_mask.dim() < 4:
@@ -112,12 +112,11 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
         elif attention_mask.stride(1) == 0 and attention_mask.stride(2) == 0 and bias is None:
             padding = attention_mask[:, 0, 0, :]  # of keys alone
         else:
-            visible = query.new_zeros(()) if bias is None else bias
-            bias = torch.where(attention_mask, visible, visible.new_full((), float("-inf")))
+            pairs = attention_mask
     if bias is not None and bias.dtype not in (torch.float32, query.dtype):
         bias = bias.to(query.dtype)
     o, _ = call(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias=bias, key_padding_mask=padding,
-                sink=None if s_aux is None else s_aux.float(), seed=new_seed() if dropout > 0.0 else None,
+                mask=pairs, sink=None if s_aux is None else s_aux.float(), seed=new_seed() if dropout > 0.0 else None,
                 scale=scaling, causal="bottom_right" if causal else "none", window=window, softcap=softcap or 0.0,
                 dropout=dropout)
     return o, None

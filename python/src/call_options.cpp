@@ -1,5 +1,7 @@
 #include "call_options.hpp"
 
+#include "block_mask.hpp"
+
 #include <flashomp/device.hpp>
 #include <flashomp/error.hpp>
 #include <flashomp/version.hpp>
@@ -137,6 +139,8 @@ const Keyword keywords_of_options[] = {
     {"alibi_slopes", nullptr, &Options::alibi_slopes},
     {"bias", nullptr, &Options::bias},
     {"key_padding_mask", nullptr, &Options::key_padding_mask},
+    {"mask", nullptr, &Options::mask},
+    {"block_mask", [](CallOptions& c, nb::handle v) { c.options.block_mask = read_block_mask(v); }},
     {"cu_seqlens_q", nullptr, &Options::cu_seqlens_q},
     {"cu_seqlens_k", nullptr, &Options::cu_seqlens_k},
     {"sink", nullptr, &Options::sink},

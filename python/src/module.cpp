@@ -1,4 +1,5 @@
 // flashomp._core: the library's calls for the Python package, which gives them their names, defaults and documentation.
+#include "block_mask.hpp"
 #include "calls.hpp"
 
 #include <flashomp/attention.hpp>
@@ -32,6 +33,7 @@ NB_MODULE(_core, module)
     module.attr("build_info") = build;
     module.attr("most_head_dim") = flashomp::most_head_dim;
     module.attr("most_head_dim_v") = flashomp::most_head_dim_v;
+    flashomp::python::bind_block_mask(module);
     flashomp::python::bind_calls(module);
     flashomp::python::bind_jax_calls(module);
     flashomp::python::bind_plain_call(module);

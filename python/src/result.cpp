@@ -22,6 +22,7 @@ nb::object numpy_dtype(DType dtype, nb::handle like)
         return nb::module_::import_("ml_dtypes").attr("bfloat16");
     case DType::float16:
         return nb::str("float16");
+    case DType::bits:
     case DType::boolean:
         return nb::str("bool");
     default:

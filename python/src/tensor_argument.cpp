@@ -31,7 +31,8 @@ std::optional<DType> dtype_of(const nb::dlpack::dtype& dtype)
     case Code::Bfloat:
         return dtype.bits == 16 ? std::optional(DType::bfloat16) : std::nullopt;
     case Code::Int:
-        return dtype.bits == 32   ? std::optional(DType::int32)
+        return dtype.bits == 8    ? std::optional(DType::int8)
+               : dtype.bits == 32 ? std::optional(DType::int32)
                : dtype.bits == 64 ? std::optional(DType::int64)
                                   : std::nullopt;
     case Code::Bool:
@@ -117,10 +118,12 @@ nb::dlpack::dtype dlpack_dtype(DType dtype)
         return of(Code::Float);
     case DType::bfloat16:
         return of(Code::Bfloat);
+    case DType::int8:
     case DType::int32:
     case DType::int64:
         return of(Code::Int);
     case DType::boolean:
+    case DType::bits:
         return of(Code::Bool);
     case DType::float8_e4m3:
         break;
@@ -195,6 +198,7 @@ TensorArgument TensorArgument::without_memory(const char* name, nb::handle objec
                                                              {"float16", DType::float16},
                                                              {"float64", DType::float64},
                                                              {"float8_e4m3fn", DType::float8_e4m3},
+                                                             {"int8", DType::int8},
                                                              {"int32", DType::int32},
                                                              {"int64", DType::int64},
                                                              {"bool", DType::boolean}};
@@ -219,14 +223,18 @@ TensorArgument TensorArgument::without_memory(const char* name, nb::handle objec
 
 void TensorArgument::take(const nb::dlpack::dltensor& tensor)
 {
-    const auto dtype = dtype_of(tensor.dtype);
+    auto dtype = dtype_of(tensor.dtype);
     const std::string name(name_);
+    const auto code = static_cast<Code>(tensor.dtype.code);
+    if (name == "mask" && code == Code::UInt && tensor.dtype.bits == 8 && tensor.dtype.lanes == 1) {
+        dtype = DType::bits; // what numpy.packbits() makes
+    }
     if (!dtype) {
         const nb::object given = nb::getattr(object_, "dtype", nb::str("another type"));
-        throw Error(
-            name + " has dtype " + nb::cast<std::string>(nb::str(given)) +
-            "; allowed are float32, bfloat16, float16 and float8_e4m3 for q, k and v, bool for masks and int32 for " +
-            "cu_seqlens and the tables of a cache.");
+        throw Error(name + " has dtype " + nb::cast<std::string>(nb::str(given)) +
+                    "; allowed are float32, bfloat16, float16 and float8_e4m3 for q, k and v, int8 for a cache, bool "
+                    "for masks " +
+                    "and int32 for cu_seqlens and the tables of a cache.");
     }
     if (tensor.ndim < 1 || tensor.ndim > TensorView::max_rank) {
         throw Error(name + " has " + std::to_string(tensor.ndim) +

@@ -158,8 +158,10 @@ def test_errors():
     with pytest.raises(flashomp.Error, match="block_table is 7"):
         flash_attn.flash_attn_varlen_func(q[0], q, q, starts, starts, 9, 9,
                                           block_table=torch.full((1, 1), 7, dtype=torch.int32))
-    with pytest.raises(flashomp.NotBuilt, match="cache_leftpad"):
-        flash_attn.flash_attn_with_kvcache(q, q, q, cache_leftpad=starts)
+    with pytest.raises(flashomp.Error, match="cache_leftpad is torch.float32 of shape"):
+        flash_attn.flash_attn_with_kvcache(q, q, q, cache_leftpad=torch.zeros(2))
+    with pytest.raises(flashomp.Error, match="cache_leftpad is 0 to 10; allowed are 0 to 9"):
+        flash_attn.flash_attn_with_kvcache(q, q, q, cache_leftpad=torch.tensor([0, 10], dtype=torch.int32))
     with pytest.raises(flashomp.Error, match="cache_seqlens was not given"):
         flash_attn.flash_attn_with_kvcache(q, q, q, q, q)
     with pytest.raises(flashomp.Error, match="k and v must be given together"):
@@ -186,7 +188,8 @@ def rotated(x, cos, sin, interleaved):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("form", ["contiguous", "index", "pages"])
-def test_kvcache(form, interleaved, causal):
+@pytest.mark.parametrize("leftpad", [None, [3, 0, 11]])
+def test_kvcache(leftpad, form, interleaved, causal):
     torch.manual_seed(3)
     lengths, new, page_size, pages = [5, 0, 19], 2, 4, 6
     tables, batch, capacity = {}, 3, page_size * pages
@@ -211,13 +214,15 @@ def test_kvcache(form, interleaved, causal):
     k, v = (torch.stack([x[b, n:n + new] for b, n in enumerate(lengths)]) for x in (all_k, all_v))
     out, lse = flash_attn.flash_attn_with_kvcache(q, *caches, k, v, cos, sin, torch.tensor(lengths, dtype=torch.int32),
                                                   causal=causal, rotary_interleaved=interleaved,
+                                                  cache_leftpad=leftpad and torch.tensor(leftpad, dtype=torch.int32),
                                                   return_softmax_lse=True, **tables)
     for b, n in enumerate(lengths):
         turned_k = rotated(all_k[b, n:n + new], cos[n:n + new], sin[n:n + new], interleaved)
         at = torch.full((new,), n) + (torch.arange(new) if causal else 0)
         turned_q = rotated(q[b], cos[at], sin[at], interleaved)
-        expected = flash_attn.flash_attn_func(turned_q[None], torch.cat([all_k[b, :n], turned_k])[None],
-                                              all_v[None, b, :n + new], causal=causal, return_attn_probs=True)
+        first = leftpad[b] if leftpad else 0
+        expected = flash_attn.flash_attn_func(turned_q[None], torch.cat([all_k[b, first:n], turned_k])[None],
+                                              all_v[None, b, first:n + new], causal=causal, return_attn_probs=True)
         torch.testing.assert_close(out[b], expected[0][0])
         torch.testing.assert_close(lse[b], expected[1][0])
 

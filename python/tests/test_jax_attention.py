@@ -361,7 +361,7 @@ def test_what_is_static_is_refused_while_jax_traces(rng):
             (lambda q: attention(q[..., :8], k, v), "k has head_dim 24 but q has 8; they must be equal."),
             (lambda q: attention(q, k, v, causal=True), "causal was True; allowed are 'none', 'top_left', 'bottom_right'."),
             (lambda q: attention(q, k, v, window=(1, 2, 3)), "window was (1, 2, 3); it must be two integers"),
-            (lambda q: attention(q.astype(jnp.int8), k, v), "q has dtype int8; allowed are float32"),
+            (lambda q: attention(q.astype(jnp.int16), k, v), "q has dtype int16; allowed are float32"),
             (lambda q: attention(q, k[0], v), "k has 3 axes"),
             (lambda q: attention(q[None], k, v), "q has 5 axes; it must have 1 to 4"),
             (lambda q: attention(q, k, v, bias=jnp.ones((3, 1, 1, 1))), "bias has shape [3, 1, 1, 1]; it must be"),

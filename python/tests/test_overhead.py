@@ -80,7 +80,7 @@ def test_backward(record_property):
     import flashomp.torch
 
     q, lse = torch.randn(1, 1, 1, 8), torch.zeros(1, 1, 1)
-    options = (*(None,) * 8, "none", -1, -1, 0.0, 0.0, "bhsd", False, False)
+    options = (*(None,) * 9, "none", -1, -1, 0.0, 0.0, "bhsd", False, False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -223,7 +223,7 @@ def test_gradients_lie_in_memory_as_the_inputs_and_are_new(layout, transposed):
     if transposed:
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     o, lse = attention(q, k, v, layout=layout, return_lse=True)
-    options = (*(None,) * 8, "none", -1, -1, 0.0, 0.0, layout)
+    options = (*(None,) * 9, "none", -1, -1, 0.0, 0.0, layout)
     gradients = torch.ops.flashomp.backward(q, k, v, o, lse, torch.ones_like(o), *options, False, False)
     for gradient, of in zip(gradients, (q, k, v)):
         assert gradient.stride() == (of.stride() if layout == "bhsd" else torch.empty(of.shape).stride())
@@ -273,6 +273,7 @@ SAMPLES = {
     "options": {"causal": "bottom_right", "scale": 0.2, "window": (5, 0), "softcap": 3.0},
     "bias": {"bias": "bias"},
     "padding": {"key_padding_mask": "padding", "sink": "sink"},
+    "mask": {"mask": "mask"},
 }
 
 
@@ -282,13 +283,14 @@ def test_opcheck(name, layout):
     sample = dict(SAMPLES[name])
     q, k, v = tensors(rows=6, columns=9, depth=8, depth_v=4)
     made = {"bias": torch.randn(1, 4, 6, 9).requires_grad_(), "padding": torch.ones(2, 9, dtype=torch.bool),
+            "mask": torch.rand(2, 1, 6, 9) < 0.7,
             "sink": torch.randn(4).requires_grad_()}
     sample = {key: made[value] if isinstance(value, str) and value in made else value for key, value in sample.items()}
     if layout == "bhsd":
         q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v))
     window = sample.get("window", (-1, -1))
     args = (q, k, v, sample.get("bias"), sample.get("key_padding_mask"), None, sample.get("sink"), None, None, None,
-            sample.get("scale"), sample.get("causal", "none"), *window, sample.get("softcap", 0.0), 0.0, layout)
+            sample.get("mask"), sample.get("scale"), sample.get("causal", "none"), *window, sample.get("softcap", 0.0), 0.0, layout)
     torch.library.opcheck(torch.ops.flashomp.forward.default, args)
     o, lse = torch.ops.flashomp.forward.default(*args)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]

@@ -115,8 +115,14 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
     }
     check_rows("k", args.k, packed, dtype);
     check_rows("v", args.v, packed, dtype);
-    check_rows("k_cache", args.k_cache, false, dtype);
-    check_rows("v_cache", args.v_cache, false, dtype);
+    const DType of_cache = args.k_cache.dtype;
+    const bool is_quantised = of_cache == DType::float8_e4m3 || of_cache == DType::int8;
+    check_rows("k_cache", args.k_cache, false, is_quantised ? of_cache : dtype);
+    if (is_quantised && args.v_cache.dtype != of_cache) {
+        throw Error(fmt::format("v_cache is {} but k_cache is {}; they must have one dtype.",
+                                name_of(args.v_cache.dtype), name_of(of_cache)));
+    }
+    check_rows("v_cache", args.v_cache, false, is_quantised ? of_cache : dtype);
     const auto last = static_cast<std::size_t>(args.k.rank - 1);
     for (const auto& [name, view, cache_name, cache] :
          {std::tuple{"k", args.k, "k_cache", args.k_cache}, std::tuple{"v", args.v, "v_cache", args.v_cache}}) {
@@ -177,8 +183,10 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
                     "kv_last_page_len.");
     }
     for (const TensorOption& option : tensor_options) {
-        if (!option.is_of_cache && !is_boundaries(option) && options.*option.member) {
-            throw Error(fmt::format("{} was given to append(), which takes the tables of a cache and cu_seqlens alone.",
+        const bool is_taken = option.is_of_cache || is_boundaries(option) || (is_quantised && option.is_also_of_cache);
+        if (!is_taken && options.*option.member) {
+            throw Error(fmt::format("{} was given to append(), which takes the tables of a cache and cu_seqlens alone, "
+                                    "and k_scale and v_scale with a cache of 8 bits.",
                                     option.name));
         }
     }
@@ -236,6 +244,9 @@ void place_rows(AppendProblem& append)
                                         table, page, row / page_rows, b, problem.k.shape[0] - 1));
             }
             written.push_back({page, row % page_rows, b});
+            if (problem.is_quantised()) {
+                check_scales(problem, 2, page);
+            }
         }
     }
     std::sort(written.begin(), written.end(), [](const Written& a, const Written& b) { return a.page < b.page; });
@@ -308,7 +319,7 @@ Report append(const AppendArgs& args, const Options& options)
     AppendProblem problem = problem_of(args, options);
     check_cache(problem.cache);
     for (const TensorOption& option : tensor_options) {
-        if (option.is_of_cache && options.*option.member) {
+        if ((option.is_of_cache || option.is_also_of_cache) && options.*option.member) {
             check_tensor_option(option, problem.cache);
         }
     }

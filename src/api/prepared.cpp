@@ -115,6 +115,7 @@ bool are_as_prepared(Options options, const Options& prepared)
     }
     options.dropout.seed = prepared.dropout.seed;
     options.dropout.offset = prepared.dropout.offset;
+    options.score_mod.object = prepared.score_mod.object;
     options.stream = prepared.stream;
     return options == prepared;
 }
@@ -144,8 +145,9 @@ public:
                               "stream then.");
         }
         if (!are_as_prepared(options, options_)) {
-            throw Error("options differ from those that the call was prepared with; a run may change the addresses of "
-                        "their tensors, the seed and offset of dropout, and which stream it is.");
+            throw Error(
+                "options differ from those that the call was prepared with; a run may change the addresses of "
+                "their tensors, the seed and offset of dropout, the object of score_mod, and which stream it is.");
         }
         Problem problem = without_boundaries(problem_of(args, options));
         problem.batch = batch_;

@@ -33,7 +33,14 @@ std::int64_t from_back(const ConstTensorView& view, int axis)
     return view.shape.at(static_cast<std::size_t>(view.rank - axis));
 }
 
-void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool is_backward, std::string_view axes)
+bool has_8_bits(const ConstTensorView& view)
+{
+    return view.dtype == DType::float8_e4m3 || view.dtype == DType::int8;
+}
+
+/// `beside`: q, of k and v, which may be a cache of 8 bits.
+void check_qkv(const char* name, const ConstTensorView& view, const ConstTensorView* beside, bool packed,
+               bool is_backward, std::string_view axes)
 {
     if (!view) {
         throw Error(fmt::format("{} was not given; it must be a tensor {}.", name, axes));
@@ -41,15 +48,32 @@ void check_qkv(const char* name, const ConstTensorView& view, bool packed, bool 
     if (view.rank != (packed ? 3 : 4)) {
         throw Error(fmt::format("{} has {} axes, {}; it must be {}.", name, view.rank, shape_string(view), axes));
     }
-    const bool is_float8 = view.dtype == DType::float8_e4m3;
-    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16 && !is_float8) {
+    const bool is_narrow = beside != nullptr ? has_8_bits(view) : view.dtype == DType::float8_e4m3;
+    if (view.dtype != DType::float32 && view.dtype != DType::bfloat16 && view.dtype != DType::float16 && !is_narrow) {
         throw Error(fmt::format("{} is {}; it must be float32, bfloat16 or float16.", name, name_of(view.dtype)));
     }
-    if (is_float8 && is_backward) {
-        throw Error(
-            fmt::format("{} is float8_e4m3, which only the forward pass takes; for backward it must be float32, "
-                        "bfloat16 or float16.",
-                        name));
+    if (is_narrow && is_backward) {
+        throw Error(fmt::format("{} is {}, which only the forward pass takes; for backward it must be float32, "
+                                "bfloat16 or float16.",
+                                name, name_of(view.dtype)));
+    }
+}
+
+/// One for all, or one of 8 bits for k and v of a cache.
+void check_dtypes(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v)
+{
+    if (has_8_bits(k) && !has_8_bits(q)) {
+        if (v.dtype != k.dtype) {
+            throw Error(
+                fmt::format("v is {} but k is {}; k and v must have one dtype.", name_of(v.dtype), name_of(k.dtype)));
+        }
+        return;
+    }
+    for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
+        if (view.dtype != q.dtype) {
+            throw Error(fmt::format("{} is {} but q is {}; all of q, k and v must have one dtype.", name,
+                                    name_of(view.dtype), name_of(q.dtype)));
+        }
     }
 }
 
@@ -70,19 +94,14 @@ void check_common(Problem& problem)
 {
     each_tensor(problem, check_view);
     const ConstTensorView &q = problem.q, &k = problem.k, &v = problem.v;
-    const bool cache = is_cache(problem.options); // beside which only q may be packed
+    problem.dtype = q.dtype;
+    const bool cache = is_cache(problem); // beside which only q may be packed
     const bool packed = problem.options.cu_seqlens_q || (problem.options.cu_seqlens_k && !cache);
     const std::string_view axes_of_keys = axes_text_of_keys(problem.options, packed && !cache);
-    check_qkv("q", q, packed, problem.is_backward, axes_text(packed));
-    check_qkv("k", k, packed && !cache, problem.is_backward, axes_of_keys);
-    check_qkv("v", v, packed && !cache, problem.is_backward, axes_of_keys);
-    problem.dtype = q.dtype;
-    for (const auto& [name, view] : {std::pair{"k", k}, std::pair{"v", v}}) {
-        if (view.dtype != q.dtype) {
-            throw Error(fmt::format("{} is {} but q is {}; all of q, k and v must have one dtype.", name,
-                                    name_of(view.dtype), name_of(q.dtype)));
-        }
-    }
+    check_qkv("q", q, nullptr, packed, problem.is_backward, axes_text(packed));
+    check_qkv("k", k, &q, packed && !cache, problem.is_backward, axes_of_keys);
+    check_qkv("v", v, &q, packed && !cache, problem.is_backward, axes_of_keys);
+    check_dtypes(q, k, v);
     problem.batch = packed ? 0 : q.shape[0];
     problem.seqlen_q = from_back(q, 3);
     problem.seqlen_k = from_back(k, 3);

@@ -7,6 +7,7 @@
 #include "validate_views.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fmt/format.h>
 
@@ -14,10 +15,11 @@ namespace flashomp {
 
 namespace {
 
-void refuse_together(const char* name, const ConstTensorView& view, const char* other, const ConstTensorView& beside,
+template <class Option>
+void refuse_together(const char* name, const Option& given, const char* other, const ConstTensorView& beside,
                      const char* allowed)
 {
-    if (view && beside) {
+    if (given && beside) {
         throw Error(fmt::format("{} was given with {}; {}.", name, other, allowed));
     }
 }
@@ -40,6 +42,10 @@ void check_compressed(const Problem& problem)
     }
     constexpr const char* no_nk = "sequences have no Nk in common there; allowed with it is block_table";
     refuse_together("key_padding_mask", options.key_padding_mask, "kv_indices", options.kv_indices, no_nk);
+    if (options.mask && (options.mask.dtype == DType::bits || options.mask.rank != 4 || options.mask.shape[3] != 1)) {
+        refuse_together("mask", options.mask, "kv_indices", options.kv_indices, no_nk);
+    }
+    refuse_together("block_mask", options.block_mask, "kv_indices", options.kv_indices, no_nk);
     if (options.bias && options.bias.rank == 4 && options.bias.shape[3] != 1) {
         refuse_together("bias", options.bias, "kv_indices", options.kv_indices, no_nk);
     }
@@ -75,13 +81,13 @@ void check_company(const Problem& problem, const char* given)
 void check_cache(Problem& problem)
 {
     const Options& options = problem.options;
+    if (!is_cache(problem)) {
+        return;
+    }
     const auto* const first =
         std::find_if(tensor_options.begin(), tensor_options.end(),
                      [&](const TensorOption& option) { return option.is_of_cache && options.*option.member; });
-    if (first == tensor_options.end()) {
-        return;
-    }
-    check_company(problem, first->name);
+    check_company(problem, first != tensor_options.end() ? first->name : "k of 8 bits");
     for (const TensorOption& option : tensor_options) {
         if (option.is_of_cache && (options.*option.member).memory != Memory::host) {
             throw Error(
@@ -162,15 +168,36 @@ void check_length(const Problem& problem, const KeyCache& cache, std::int64_t b)
 
 } // namespace
 
+void check_scales(const Problem& problem, int rank, std::int64_t page)
+{
+    for (const auto& [name, scale] :
+         {std::pair{"k_scale", problem.options.k_scale}, std::pair{"v_scale", problem.options.v_scale}}) {
+        if (scale.rank != rank || scale.memory != Memory::host) {
+            continue;
+        }
+        const auto* const of_heads = static_cast<const float*>(scale.data) + (rank == 2 ? page * scale.strides[0] : 0);
+        for (std::int64_t head = 0; head < problem.heads_kv; ++head) {
+            if (!(of_heads[head] > 0.0F && std::isfinite(of_heads[head]))) {
+                throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", name,
+                                        of_heads[head], rank == 2 ? fmt::format("page or sequence {}, ", page) : "",
+                                        head));
+            }
+        }
+    }
+}
+
 void check_cache_values(const Problem& problem)
 {
-    if (!is_cache(problem.options)) {
+    if (!is_cache(problem)) {
         return;
     }
     const Options& options = problem.options;
     const KeyCache cache(problem);
     if (options.kv_indices) {
         check_indptr(problem);
+    }
+    if (problem.is_quantised()) {
+        check_scales(problem, 1, 0);
     }
     const char* const table =
         options.kv_indices ? "kv_indices" : (options.block_table ? "block_table" : "cache_batch_index");
@@ -181,9 +208,13 @@ void check_cache_values(const Problem& problem)
         const std::int64_t rows = cache.page_rows();
         const std::int64_t used = rows == 0 ? 0 : (cache.length(b) + rows - 1) / rows;
         for (std::int64_t n = 0; n < used; ++n) {
-            if (const std::int64_t page = cache.page(b, n); page < 0 || page >= pages) {
+            const std::int64_t page = cache.page(b, n);
+            if (page < 0 || page >= pages) {
                 throw Error(fmt::format("{} is {} for page {} of sequence {}; allowed are 0 to {}, the {} of k.", table,
                                         page, n, b, pages - 1, options.cache_batch_index ? "caches" : "pages"));
+            }
+            if (problem.is_quantised()) {
+                check_scales(problem, 2, page);
             }
         }
     }

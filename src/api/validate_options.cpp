@@ -86,7 +86,7 @@ std::int64_t longest(const std::vector<std::int32_t>& starts)
 void check_packing(Problem& problem)
 {
     problem.starts_q = read_starts("cu_seqlens_q", problem.options.cu_seqlens_q, problem.q.shape[0]);
-    if (is_cache(problem.options)) {
+    if (is_cache(problem)) {
         problem.batch = static_cast<std::int64_t>(problem.starts_q.size()) - 1;
         problem.seqlen_q = longest(problem.starts_q);
         return;
@@ -130,25 +130,33 @@ Counted counted(Axis axis, const Problem& problem)
 /// A tensor each of whose axes may have extent 1.
 void check_broadcast(const TensorOption& option, const Problem& problem, const ConstTensorView& view)
 {
-    const auto full = [&](std::size_t axis) { return counted(option.axes.at(axis), problem).extent; };
+    const bool is_bits = option.may_be_bits && view.dtype == DType::bits;
     const auto rank = static_cast<std::size_t>(option.rank);
+    const auto full = [&](std::size_t axis) {
+        const std::int64_t extent = counted(option.axes.at(axis), problem).extent;
+        return is_bits && axis + 1 == rank ? (extent + 7) / 8 : extent;
+    };
     bool fits = view.rank == option.rank;
     for (std::size_t axis = 0; axis < rank && fits; ++axis) {
-        fits = view.shape.at(axis) == 1 || view.shape.at(axis) == full(axis);
+        const bool is_one = view.shape.at(axis) == 1 && !(is_bits && axis + 1 == rank);
+        fits = is_one || view.shape.at(axis) == full(axis);
     }
     if (!fits) {
         std::string allowed;
         for (std::size_t axis = 0; axis < rank; ++axis) {
-            allowed += fmt::format("{}1 or {}", axis > 0 ? ", " : "", full(axis));
+            const bool is_packed = is_bits && axis + 1 == rank;
+            allowed += fmt::format("{}{}{}", axis > 0 ? ", " : "", is_packed ? "" : "1 or ", full(axis));
         }
-        throw Error(fmt::format("{} has shape {}; it must be [{}].", option.name, shape_string(view), allowed));
+        throw Error(fmt::format("{} has shape {}; it must be [{}]{}.", option.name, shape_string(view), allowed,
+                                is_bits ? ", 8 keys to a byte" : ""));
     }
     const DType other = option.may_have_dtype_of_q ? problem.dtype : option.dtype;
-    if (view.dtype != option.dtype && view.dtype != other) {
-        throw Error(fmt::format("{} is {}; it must be {}{}.", option.name, name_of(view.dtype), name_of(option.dtype),
-                                other == option.dtype ? "" : fmt::format(" or {}, as q", name_of(other))));
+    if (view.dtype != option.dtype && view.dtype != other && !is_bits) {
+        throw Error(fmt::format("{} is {}; it must be {}{}{}.", option.name, name_of(view.dtype), name_of(option.dtype),
+                                other == option.dtype ? "" : fmt::format(" or {}, as q", name_of(other)),
+                                option.may_be_bits ? " or bits" : ""));
     }
-    check_layout(option.name, view);
+    check_layout(option.name, view, option.may_be_bits && !is_bits);
 }
 
 } // namespace
@@ -156,7 +164,12 @@ void check_broadcast(const TensorOption& option, const Problem& problem, const C
 void check_tensor_option(const TensorOption& option, const Problem& problem)
 {
     const ConstTensorView& view = problem.options.*option.member;
-    if (option.is_float8_only && problem.dtype != DType::float8_e4m3) {
+    const bool is_of_cache = option.is_also_of_cache && problem.is_quantised();
+    if (option.is_float8_only && problem.dtype != DType::float8_e4m3 && !is_of_cache) {
+        if (option.is_also_of_cache) {
+            throw Error(fmt::format("{} was given, but k is {}; it is allowed with k and v of float8_e4m3 or int8.",
+                                    option.name, name_of(problem.k.dtype)));
+        }
         throw Error(fmt::format("{} was given, but q is {}; it is allowed with float8_e4m3 tensors only.", option.name,
                                 name_of(problem.dtype)));
     }
@@ -165,7 +178,9 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
         return;
     }
     const bool has_batch = option.may_have_batch && view.rank == option.rank + 1;
-    std::array<std::int64_t, 4> shape{problem.batch};
+    const bool has_pages = is_of_cache && (problem.options.block_table || problem.options.kv_indices);
+    const bool has_caches = is_of_cache && problem.options.cache_batch_index;
+    std::array<std::int64_t, 4> shape{is_of_cache ? problem.k.shape[0] : problem.batch};
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
         const Axis counts = option.axes.at(axis);
         shape.at(axis + (has_batch ? 1 : 0)) =
@@ -180,7 +195,9 @@ void check_tensor_option(const TensorOption& option, const Problem& problem)
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(option.rank); ++axis) {
         axes += fmt::format("{}{}", axis > 0 ? ", " : "", counted(option.axes.at(axis), problem).name);
     }
-    const std::string like = fmt::format("[{0}]{1}", axes, option.may_have_batch ? " or [batch, " + axes + "]" : "");
+    const char* const first = has_pages ? "pages" : (has_caches ? "caches" : "batch");
+    const std::string like =
+        fmt::format("[{0}]{1}", axes, option.may_have_batch ? fmt::format(" or [{}, {}]", first, axes) : "");
     check_tensor(option.name, view, option.dtype, rank, shape, like.c_str());
 }
 
@@ -201,6 +218,22 @@ void check_dropout(const Dropout& dropout)
     }
 }
 
+namespace {
+
+void check_block_mask(const Problem& problem)
+{
+    const BlockMaskShape& s = problem.options.block_mask.shape();
+    const auto fits = [](std::int64_t extent, std::int64_t full) { return extent == 1 || extent == full; };
+    if (!fits(s.batch, problem.batch) || !fits(s.heads_q, problem.heads_q) || s.seqlen_q != problem.seqlen_q ||
+        s.seqlen_k != problem.seqlen_k) {
+        throw Error(fmt::format("block_mask is of [{}, {}, {}, {}]; it must be of [1 or {}, 1 or {}, {}, {}].", s.batch,
+                                s.heads_q, s.seqlen_q, s.seqlen_k, problem.batch, problem.heads_q, problem.seqlen_q,
+                                problem.seqlen_k));
+    }
+}
+
+} // namespace
+
 void check_options(Problem& problem)
 {
     const Options& options = problem.options;
@@ -218,7 +251,7 @@ void check_options(Problem& problem)
     }
     check_choice(options);
     check_dropout(options.dropout);
-    if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(options))) {
+    if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(problem))) {
         check_packing(problem);
     }
     check_cache(problem);
@@ -226,6 +259,9 @@ void check_options(Problem& problem)
         if (options.*option.member) {
             check_tensor_option(option, problem);
         }
+    }
+    if (options.block_mask) {
+        check_block_mask(problem);
     }
 }
 

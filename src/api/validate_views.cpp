@@ -48,7 +48,7 @@ void check_view(const char* name, const ConstTensorView& view)
         throw Error(fmt::format("{} has {} axes; it must have 0 (not given) to {}.", name, view.rank,
                                 ConstTensorView::max_rank));
     }
-    if (view.dtype > DType::boolean) {
+    if (view.dtype > DType::int8) {
         throw Error(
             fmt::format("{} has dtype {}; it must be an enumerator of DType.", name, static_cast<int>(view.dtype)));
     }
@@ -58,7 +58,7 @@ void check_view(const char* name, const ConstTensorView& view)
     }
 }
 
-void check_layout(const char* name, const ConstTensorView& view)
+void check_layout(const char* name, const ConstTensorView& view, bool has_any_strides)
 {
     for (int axis = 0; axis < view.rank; ++axis) {
         const auto a = static_cast<std::size_t>(axis);
@@ -81,7 +81,7 @@ void check_layout(const char* name, const ConstTensorView& view)
                                 shape_string(view)));
     }
     if (const auto last = static_cast<std::size_t>(view.rank - 1);
-        view.shape.at(last) > 1 && view.strides.at(last) != 1) {
+        !has_any_strides && view.shape.at(last) > 1 && view.strides.at(last) != 1) {
         throw Error(fmt::format("{} has stride {} on its last axis; it must be 1.", name, view.strides.at(last)));
     }
     const auto address = reinterpret_cast<std::uintptr_t>(view.data);

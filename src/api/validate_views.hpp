@@ -14,8 +14,8 @@ constexpr std::int64_t most_heads = std::int64_t{1} << 20;
 void check_view(const char* name, const ConstTensorView& view);
 
 /// Checks where the elements are, of a view that is given: extents and strides that fit a memory, none negative, the
-/// last axis of stride 1, data that is there and aligned. Needs check_view().
-void check_layout(const char* name, const ConstTensorView& view);
+/// last axis of stride 1 unless any is allowed, data that is there and aligned. Needs check_view().
+void check_layout(const char* name, const ConstTensorView& view, bool has_any_strides = false);
 
 /// Checks that there are at most so many of `what`.
 void check_extent(const char* name, const char* what, std::int64_t extent, std::int64_t most);

@@ -111,8 +111,8 @@ HostTensor shuffled_pages(std::int64_t batch, std::int64_t pages)
 
 } // namespace
 
-BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space)
-    : shape_(shape), dtype_(dtype), options_(options), space_(space)
+BenchCase::BenchCase(const cost::Shape& shape, DType dtype, Options options, const Space& space)
+    : shape_(shape), dtype_(dtype), options_(std::move(options)), space_(space)
 {
     const auto random = [&](std::uint64_t seed, const io::Shape& extents) {
         return std::make_unique<PlacedTensor>(random_tensor(seed, output_type_of(dtype), extents), space);
@@ -120,24 +120,33 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
     const io::Shape q_shape = rows_shape(false, shape.heads_q, shape.head_dim);
     const io::Shape k_shape = rows_shape(true, shape.heads_kv, shape.head_dim);
     const io::Shape v_shape = rows_shape(true, shape.heads_kv, shape.head_dim_v);
+    const auto quantised = [&](const HostTensor& from, DType to, Tensor& scale, ConstTensorView& option) {
+        io::Quantized result = io::quantized(from, 2, to);
+        scale = std::make_unique<PlacedTensor>(std::move(result.scale), space);
+        option = scale->view();
+        return std::make_unique<PlacedTensor>(std::move(result.elements), space);
+    };
     if (dtype == DType::float8_e4m3) {
-        if (shape.latent) {
-            throw NotBuilt("v as a view of k is not there in float8_e4m3; shapes without _latent are allowed.");
+        if (shape.latent || shape.cache_dtype) {
+            throw NotBuilt("v as a view of k, and a cache of 8 bits, are not there where q is float8_e4m3; shapes "
+                           "without _latent, _float8 and _int8 are allowed.");
         }
         unrounded_ = std::make_unique<Unrounded>();
         const auto input = [&](std::uint64_t seed, const io::Shape& extents, HostTensor& from, Tensor& scale,
                                ConstTensorView& option) {
             from = random_tensor(seed, DType::float32, extents);
-            io::Quantized result = io::quantized(from, 2);
-            scale = std::make_unique<PlacedTensor>(std::move(result.scale), space);
-            option = scale->view();
-            return std::make_unique<PlacedTensor>(std::move(result.elements), space);
+            return quantised(from, dtype, scale, option);
         };
         q_ = input(1, q_shape, unrounded_->q, q_scale_, options_.q_scale);
         k_ = input(2, k_shape, unrounded_->k, k_scale_, options_.k_scale);
         v_ = input(3, v_shape, unrounded_->v, v_scale_, options_.v_scale);
     } else {
         q_ = random(1, q_shape);
+    }
+    if (shape.cache_dtype) { // with scales of each page, or sequence, and head
+        k_ = quantised(random_tensor(2, DType::float32, k_shape), *shape.cache_dtype, k_scale_, options_.k_scale);
+        v_ = quantised(random_tensor(3, DType::float32, v_shape), *shape.cache_dtype, v_scale_, options_.v_scale);
+    } else if (dtype != DType::float8_e4m3) {
         k_ = random(2, k_shape);
         if (!shape.latent) {
             v_ = random(3, v_shape);
@@ -157,6 +166,7 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, const Options& optio
         table_ = std::make_unique<PlacedTensor>(shuffled_pages(shape.batch, shape.seqlen_k / shape.page_size), Space{});
         options_.block_table = table_->view();
     }
+    options_.block_mask = cost::block_mask_of(shape);
     if (shape.packed) {
         const Problem problem = cost::problem_of(shape, dtype, false, {});
         starts_q_ = std::make_unique<PlacedTensor>(offsets(problem.starts_q), Space{});

@@ -43,7 +43,7 @@ class BenchCase {
 public:
     /// `space`: the memory that holds the tensors, of the device that runs the calls, so that no copies are timed.
     /// Throws RunFailure when there is not enough memory.
-    BenchCase(const cost::Shape& shape, DType dtype, const Options& options, const Space& space);
+    BenchCase(const cost::Shape& shape, DType dtype, Options options, const Space& space);
     ~BenchCase();
     BenchCase(const BenchCase&) = delete;
     BenchCase& operator=(const BenchCase&) = delete;

@@ -98,7 +98,7 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
         failure.take_thrown("out of memory: the tensors do not fit.");
     }
     for (const std::string& direction : settings_.directions) {
-        if (direction == "backward" && (shape.forward_alone || shape.page_size > 0)) {
+        if (direction == "backward" && (shape.forward_alone || shape.is_cache())) {
             continue; // caches have no gradients
         }
         Row row = prepared(shape, direction);

@@ -113,6 +113,18 @@ std::vector<Shape> varlen()
     return shapes;
 }
 
+/// 8 heads of 64, 4096 queries and keys: without a mask, and under block masks that keep ever fewer blocks.
+std::vector<Shape> density()
+{
+    std::vector<Shape> shapes;
+    for (const int percent : {0, 100, 75, 50, 25, 10, 5, 2}) {
+        Shape shape = square(1, 8, 8, 4096, 64, false);
+        shape.blocks_percent = percent;
+        shapes.push_back(shape);
+    }
+    return shapes;
+}
+
 /// Seconds on two cores, and one of everything.
 std::vector<Shape> quick()
 {
@@ -139,6 +151,7 @@ const std::vector<Suite>& suites()
         {"mla", "one query against 1024 to 16384 latent rows, 128 heads on 1, head dims 576 and 512", false, mla()},
         {"varlen", "eight packed sequences", false, varlen()},
         {"models", "layers of models of 2024 to 2026: prefill, decoding and training steps", false, models()},
+        {"density", "block masks that keep 100 to 2 percent of the blocks of 128 x 128 pairs", false, density()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},
     };
     return all;

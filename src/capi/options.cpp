@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include "block_mask.hpp"
 #include "sized.hpp"
 
 #include "device_policy.hpp"
@@ -16,7 +17,7 @@ namespace flashomp::capi {
 namespace {
 
 // Sizes do not change any more once a version with them is released: a grown struct adds one.
-constexpr std::array<std::size_t, 2> sizes_of_options{216, 264};
+constexpr std::array<std::size_t, 3> sizes_of_options{216, 264, 280};
 static_assert(sizes_of_options.back() == sizeof(flashomp_options));
 constexpr Versions<flashomp_options> options_versions{"flashomp_options", sizes_of_options};
 
@@ -133,6 +134,8 @@ Options options_of(const flashomp_options& given, Views& views)
     options.kv_indptr = views("kv_indptr", given.kv_indptr);
     options.kv_indices = views("kv_indices", given.kv_indices);
     options.kv_last_page_len = views("kv_last_page_len", given.kv_last_page_len);
+    options.mask = views("mask", given.mask);
+    options.block_mask = block_mask_of(given.block_mask);
     options.dropout = {given.dropout_probability, given.dropout_seed, given.dropout_offset};
     options.backend = backend_of(given.backend);
     options.machine =

@@ -22,14 +22,16 @@ struct Coded {
     DType dtype;
 };
 
-constexpr std::array<Coded, 8> codes{{{FLASHOMP_FLOAT, 32, DType::float32},
-                                      {FLASHOMP_BFLOAT, 16, DType::bfloat16},
-                                      {FLASHOMP_FLOAT, 16, DType::float16},
-                                      {FLASHOMP_FLOAT8_E4M3FN, 8, DType::float8_e4m3},
-                                      {FLASHOMP_FLOAT, 64, DType::float64},
-                                      {FLASHOMP_INT, 32, DType::int32},
-                                      {FLASHOMP_INT, 64, DType::int64},
-                                      {FLASHOMP_BOOL, 8, DType::boolean}}};
+constexpr std::array<Coded, 10> codes{{{FLASHOMP_FLOAT, 32, DType::float32},
+                                       {FLASHOMP_BFLOAT, 16, DType::bfloat16},
+                                       {FLASHOMP_FLOAT, 16, DType::float16},
+                                       {FLASHOMP_FLOAT8_E4M3FN, 8, DType::float8_e4m3},
+                                       {FLASHOMP_FLOAT, 64, DType::float64},
+                                       {FLASHOMP_INT, 8, DType::int8},
+                                       {FLASHOMP_INT, 32, DType::int32},
+                                       {FLASHOMP_INT, 64, DType::int64},
+                                       {FLASHOMP_BOOL, 8, DType::boolean},
+                                       {FLASHOMP_BOOL, 1, DType::bits}}};
 
 /// Addresses of a process are less.
 constexpr std::uint64_t most_offset = std::uint64_t{1} << 56U;
@@ -58,8 +60,8 @@ DType dtype_of(const char* name, const flashomp_dtype& given)
         }
     }
     throw Error(fmt::format("{} has dtype code {} with {} bits; allowed are FLASHOMP_FLOAT with 16, 32 or 64, "
-                            "FLASHOMP_BFLOAT with 16, FLASHOMP_FLOAT8_E4M3FN with 8, FLASHOMP_INT with 32 or 64 and "
-                            "FLASHOMP_BOOL with 8.",
+                            "FLASHOMP_BFLOAT with 16, FLASHOMP_FLOAT8_E4M3FN with 8, FLASHOMP_INT with 8, 32 or 64 and "
+                            "FLASHOMP_BOOL with 8 or, packed, 1.",
                             name, given.code, given.bits));
 }
 

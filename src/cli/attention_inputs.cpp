@@ -161,7 +161,8 @@ void AttentionInputs::convert(std::optional<DType> dtype)
         } else if (is_float32_option(name, from == compute) || (name == "lse" && from == DType::float64)) {
             to = DType::float32;
         }
-        if (from == to || !is_floating(from)) {
+        const bool is_of_cache = from == DType::float8_e4m3 && (name == "k" || name == "v") && q_dtype != from;
+        if (from == to || !is_floating(from) || is_of_cache) { // whose scales would be lost
             continue;
         }
         tensor = io::converted(tensor, to);

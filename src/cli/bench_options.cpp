@@ -6,7 +6,7 @@ namespace flashomp::cli {
 
 void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& shapes_help)
 {
-    command.add_option("SUITE", flags.suite, "fa2, repro, decode, cache, mla, varlen, models or quick");
+    command.add_option("SUITE", flags.suite, "fa2, repro, decode, cache, mla, varlen, models, density or quick");
     command.add_option("--shape", flags.shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
         ->type_name("SHAPE")
         ->take_all()

@@ -30,8 +30,9 @@ constexpr std::size_t member_count()
 }
 
 constexpr std::size_t where_and_how = 6; // backend, machine, device, threads, stream, tiling
-static_assert(member_count<Options>() ==
-                  tensor_options.size() + number_options.size() + other_options.size() + where_and_how,
+constexpr std::size_t compiled = 1;      // score_mod: of C++ alone
+static_assert(member_count<Options>() == tensor_options.size() + number_options.size() + other_options.size() +
+                                             program_options.size() + compiled + where_and_how,
               "Options has a member that is in none of the lists of option_list.hpp");
 
 const char* word_of(Axis axis)
@@ -91,7 +92,7 @@ bool modifies_scores(const Options& options)
         const std::optional<double> value = o.value(options);
         return value && o.modifies_scores(*value);
     };
-    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
+    return drops(options) || options.score_mod || std::any_of(tensor_options.begin(), tensor_options.end(), tensor) ||
            std::any_of(number_options.begin(), number_options.end(), number);
 }
 
@@ -102,16 +103,23 @@ bool is_read_on_host(std::string_view name)
     });
 }
 
-bool is_cache(const Options& options)
+bool is_cache(const Problem& problem)
 {
-    return std::any_of(tensor_options.begin(), tensor_options.end(),
-                       [&](const TensorOption& o) { return o.is_of_cache && options.*o.member; });
+    return problem.is_quantised() ||
+           std::any_of(tensor_options.begin(), tensor_options.end(),
+                       [&](const TensorOption& o) { return o.is_of_cache && problem.options.*o.member; });
+}
+
+bool has_pair_mask(const Options& options)
+{
+    return options.mask || options.block_mask;
 }
 
 bool tells_heads_apart(const Options& options)
 {
     const auto tensor = [&](const TensorOption& o) { return o.tells_heads_apart && options.*o.member; };
-    return drops(options) || std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
+    return drops(options) || options.score_mod || (options.mask && options.mask.shape[1] > 1) || options.block_mask ||
+           std::any_of(tensor_options.begin(), tensor_options.end(), tensor);
 }
 
 } // namespace flashomp

@@ -38,7 +38,9 @@ struct TensorOption {
     bool may_have_dtype_of_q = false;
     bool may_have_batch = false;    ///< before the other axes
     bool may_broadcast = false;     ///< each extent may be 1
+    bool may_be_bits = false;       ///< 8 of the last axis to a byte (DType::bits); and strides may be any
     bool is_float8_only = false;    ///< for q, k and v of float8_e4m3, and so for the forward pass
+    bool is_also_of_cache = false;  ///< and for a cache of 8 bits, whose pages, or sequences, are its batch then
     bool is_of_cache = false;       ///< says where the keys of a cache are, and so for the forward pass
     bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
     bool tells_heads_apart = false; ///< the query heads that share a key head differ by more than their queries
@@ -47,7 +49,7 @@ struct TensorOption {
 
 inline constexpr auto tensor_options = [] {
     using enum Axis;
-    return std::array<TensorOption, 15>{{
+    return std::array<TensorOption, 16>{{
         {.name = "alibi_slopes",
          .member = &Options::alibi_slopes,
          .flag = "--alibi",
@@ -77,6 +79,15 @@ inline constexpr auto tensor_options = [] {
          .dtype = DType::boolean,
          .rank = 2,
          .axes = {batch, seqlen_k}},
+        {.name = "mask",
+         .member = &Options::mask,
+         .flag = "--mask",
+         .meaning = "false hides the pair",
+         .dtype = DType::boolean,
+         .rank = 4,
+         .axes = {batch, heads_q, seqlen_q, seqlen_k},
+         .may_broadcast = true,
+         .may_be_bits = true},
         {.name = "cu_seqlens_q",
          .member = &Options::cu_seqlens_q,
          .flag = "--cu-seqlens-q",
@@ -113,21 +124,23 @@ inline constexpr auto tensor_options = [] {
         {.name = "k_scale",
          .member = &Options::k_scale,
          .flag = "--k-scale",
-         .meaning = "factors of a float8_e4m3 k",
+         .meaning = "factors of a k of 8 bits",
          .dtype = DType::float32,
          .rank = 1,
          .axes = {heads_kv},
          .may_have_batch = true,
-         .is_float8_only = true},
+         .is_float8_only = true,
+         .is_also_of_cache = true},
         {.name = "v_scale",
          .member = &Options::v_scale,
          .flag = "--v-scale",
-         .meaning = "factors of a float8_e4m3 v",
+         .meaning = "factors of a v of 8 bits",
          .dtype = DType::float32,
          .rank = 1,
          .axes = {heads_kv},
          .may_have_batch = true,
-         .is_float8_only = true},
+         .is_float8_only = true,
+         .is_also_of_cache = true},
         {.name = "cache_seqlens",
          .member = &Options::cache_seqlens,
          .flag = "--cache-seqlens",
@@ -188,8 +201,9 @@ inline constexpr auto tensor_options = [] {
 /// Whether the host reads the values of the tensor with this name, on whatever hardware the call runs.
 [[nodiscard]] bool is_read_on_host(std::string_view name);
 
-/// Whether k and v are a cache, and whether a table says where the keys of its sequences are.
-[[nodiscard]] bool is_cache(const Options& options);
+/// Whether k and v are a cache, which options or 8 bits make them, and whether a table says where the keys of its
+/// sequences are.
+[[nodiscard]] bool is_cache(const Problem& problem);
 [[nodiscard]] inline bool has_pages(const Options& options)
 {
     return options.block_table || options.kv_indices || options.cache_batch_index;
@@ -247,9 +261,15 @@ inline constexpr std::array<NumberOption, 2> number_options{{
 /// Options of more than one number or word. Each user of the lists reads them in its own way.
 inline constexpr std::array<const char*, 3> other_options{"causal", "window", "dropout"};
 
+/// Options that only programs can give: neither files nor the command line have them.
+inline constexpr std::array<const char*, 1> program_options{"block_mask"};
+
 /// Whether probabilities are more than the softmax of dot products under a mask and a positive scale. Plans and the
 /// choice of kernels ask this and nothing else.
 [[nodiscard]] bool modifies_scores(const Options& options);
+
+/// Whether the call has a mask of any shape: mask or block_mask.
+[[nodiscard]] bool has_pair_mask(const Options& options);
 
 /// Whether query heads that share a key head differ by more than their queries.
 [[nodiscard]] bool tells_heads_apart(const Options& options);

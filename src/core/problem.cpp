@@ -25,6 +25,7 @@ void Problem::take_addresses(const Problem& other)
     }
     options.dropout.seed = other.options.dropout.seed;
     options.dropout.offset = other.options.dropout.offset;
+    options.score_mod.object = other.options.score_mod.object;
 }
 
 int Problem::kernel_depth() const

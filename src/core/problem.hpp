@@ -42,11 +42,17 @@ struct Problem {
     /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128, 256 or most_head_dim.
     [[nodiscard]] int kernel_depth() const;
 
+    /// Whether k and v are a key/value cache of 8 bits, beside a q of more.
+    [[nodiscard]] bool is_quantised() const
+    {
+        return k.dtype == DType::int8 || (k.dtype == DType::float8_e4m3 && dtype != k.dtype);
+    }
+
     /// What multiplies q·k: options.scale, or its default.
     [[nodiscard]] double scale() const;
 
-    /// Takes the addresses of another problem's tensors, but for cu_seqlens, and the seed and offset of its dropout:
-    /// what may differ between two runs of a prepared call.
+    /// Takes the addresses of another problem's tensors, but for cu_seqlens, the seed and offset of its dropout and the
+    /// object of its score_mod: what may differ between two runs of a prepared call.
     void take_addresses(const Problem& other);
 };
 

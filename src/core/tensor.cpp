@@ -9,6 +9,8 @@ std::string_view name_of(DType dtype)
     switch (dtype) {
     case DType::float8_e4m3:
         return "float8_e4m3";
+    case DType::int8:
+        return "int8";
     case DType::float16:
         return "float16";
     case DType::bfloat16:
@@ -23,6 +25,8 @@ std::string_view name_of(DType dtype)
         return "int64";
     case DType::boolean:
         return "boolean";
+    case DType::bits:
+        return "bits";
     }
     return "unknown";
 }

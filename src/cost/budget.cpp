@@ -122,7 +122,8 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     budget.v = stages_v * columns * held(dv) * element * operands;
     budget.scores = rows * columns * (accumulator + (in_terms ? element : 0));
     budget.o = rows * dv * accumulator;
-    budget.statistics = statistics * rows * accumulator;
+    const std::int64_t scales = in_terms ? 2 * columns * accumulator : 0; // of keys and values of 8 bits
+    budget.statistics = statistics * rows * accumulator + scales;
     budget.in_registers =
         tensor_cores ? (is_float32 || is_in_parts ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;

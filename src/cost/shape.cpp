@@ -111,8 +111,10 @@ std::string Shape::name() const
     }
     text += softcap > 0 ? fmt::format("_softcap{}", softcap) : "";
     text += sink ? "_sink" : "";
+    text += blocks_percent > 0 ? fmt::format("_blocks{}", blocks_percent) : "";
     text += packed ? "_varlen" : "";
-    return text + (page_size > 0 ? fmt::format("_page{}", page_size) : "");
+    text += page_size > 0 ? fmt::format("_page{}", page_size) : "";
+    return text + (cache_dtype ? (*cache_dtype == DType::int8 ? "_int8" : "_float8") : "");
 }
 
 std::int64_t Shape::rows_q() const
@@ -179,9 +181,19 @@ Shape parse_shape(const std::string& text)
     const bool has_softcap = words.starts_with("_softcap");
     s.softcap = has_softcap ? words.number_after("_softcap") : 0;
     s.sink = words.take("_sink");
+    if (words.starts_with("_blocks")) {
+        const std::int64_t percent = words.number_after("_blocks");
+        require(!words.fit || (percent >= 1 && percent <= 100), text, "allowed are 1 to 100 percent of the blocks");
+        s.blocks_percent = static_cast<int>(percent);
+    }
     s.packed = words.take("_varlen");
     const bool has_pages = !s.packed && words.starts_with("_page");
     s.page_size = has_pages ? words.number_after("_page") : 0;
+    if (!s.packed && words.take("_float8")) {
+        s.cache_dtype = DType::float8_e4m3;
+    } else if (!s.packed && words.take("_int8")) {
+        s.cache_dtype = DType::int8;
+    }
     require(words.fit && words.rest.empty(), text, fmt::format("allowed is {}", shape_grammar));
 
     constexpr std::int64_t longest = std::int64_t{1} << 30;
@@ -193,6 +205,7 @@ Shape parse_shape(const std::string& text)
     require(s.head_dim >= 1 && s.head_dim <= most_head_dim && s.head_dim_v >= 1 && s.head_dim_v <= most_head_dim_v,
             text, fmt::format("allowed are head dims of 1 to {}, those of v to {}", most_head_dim, most_head_dim_v));
     require(!s.latent || s.head_dim_v <= s.head_dim, text, "with _latent, v is at most as wide as k");
+    require(!s.latent || !s.cache_dtype, text, "a cache of 8 bits is allowed without _latent");
     require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
     require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
@@ -201,6 +214,11 @@ Shape parse_shape(const std::string& text)
     // Offsets of packed sequences are int32.
     constexpr std::int64_t most_packed = std::int64_t{1} << 20; // their lengths differ, so each is looked at
     require(!s.packed || s.batch <= most_packed, text, "allowed are at most 2^20 packed sequences");
+    require(s.blocks_percent == 0 || (!s.packed && !has_pages && s.causal == Causal::none && s.window == Window{}),
+            text, "blocks go without causal masks, windows, packed sequences and pages");
+    constexpr std::int64_t most_of_mask = 1 << 18; // rows and keys, 2^22 blocks
+    require(s.blocks_percent == 0 || std::max(s.seqlen_q, s.seqlen_k) <= most_of_mask, text,
+            "allowed with blocks are sequence lengths to 2^18");
     require(!s.packed || s.batch * std::max(s.seqlen_q, s.seqlen_k) <= 2 * longest - 1, text,
             "packed sequences may have at most 2^31 - 1 rows in all");
     return s;
@@ -241,6 +259,38 @@ std::vector<Shape> read_shapes(const std::string& path)
     return shapes;
 }
 
+BlockMask block_mask_of(const Shape& shape)
+{
+    if (shape.blocks_percent == 0) {
+        return {};
+    }
+    struct RandomBlocks {
+        std::int64_t blocks_k, size;
+        std::uint64_t percent;
+
+        [[nodiscard]] bool keeps(std::int64_t block_q, std::int64_t block_k) const
+        {
+            // SplitMix64 (Steele et al. 2014) of the block's number.
+            auto x = static_cast<std::uint64_t>(block_q * blocks_k + block_k + 1) * 0x9E3779B97F4A7C15U;
+            x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+            x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+            return (x ^ (x >> 31U)) % 100 < percent;
+        }
+        bool operator()(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i, std::int64_t j) const
+        {
+            return keeps(i / size, j / size);
+        }
+        [[nodiscard]] BlockKind block(std::int64_t /*b*/, std::int64_t /*h*/, std::int64_t i0, std::int64_t /*i1*/,
+                                      std::int64_t j0, std::int64_t /*j1*/) const
+        {
+            return keeps(i0 / size, j0 / size) ? BlockKind::whole : BlockKind::hidden;
+        }
+    };
+    const BlockMaskShape of{1, 1, shape.seqlen_q, shape.seqlen_k};
+    return BlockMask::from_predicate(
+        of, RandomBlocks{of.blocks_k(), of.block_q, static_cast<std::uint64_t>(shape.blocks_percent)});
+}
+
 Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& options)
 {
     Problem p;
@@ -261,11 +311,13 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     if (s.sink) {
         p.options.sink = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});
     }
+    p.options.block_mask = block_mask_of(s);
     p.is_backward = backward;
     if (s.packed) {
         p.starts_q = starts(s.lengths_q());
         p.starts_k = starts(s.lengths_k());
     }
+    const DType of_keys = s.cache_dtype.value_or(dtype);
     const auto view = [&](std::int64_t length, const std::vector<std::int32_t>& offsets, std::int64_t heads,
                           std::int64_t depth) {
         return s.packed ? TensorView::contiguous(nullptr, dtype, {offsets.back(), heads, depth})
@@ -274,10 +326,11 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.q = view(s.seqlen_q, p.starts_q, s.heads_q, s.head_dim);
     p.k = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim);
     p.v = view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v);
+    p.k.dtype = p.v.dtype = of_keys;
     if (s.page_size > 0) {
         const std::int64_t pages = s.seqlen_k / s.page_size; // of a sequence
         const auto cache = [&](std::int64_t depth) {
-            return TensorView::contiguous(nullptr, dtype, {s.batch * pages, s.page_size, s.heads_kv, depth});
+            return TensorView::contiguous(nullptr, of_keys, {s.batch * pages, s.page_size, s.heads_kv, depth});
         };
         p.k = cache(s.head_dim);
         p.v = cache(s.head_dim_v);

@@ -5,6 +5,7 @@
 #include "problem.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,12 @@ struct Shape {
     std::int64_t softcap = 0; ///< 0 is off
     bool sink = false;        ///< an extra logit for each head in the denominator
     bool latent = false;      ///< v is a view of k's first head_dim_v columns: multi-head latent attention
+    int blocks_percent = 0;   ///< blocks of 128 x 128 pairs that a random block mask keeps, in percent; 0: no mask
     bool packed = false; ///< sequence i of the batch has the first ceil(seqlen·(i + 1)/batch) rows, without padding
 
     std::int64_t page_size = 0; ///< of a cache whose pages k and v are, forward alone; 0: they are tensors
+    /// Of k and v, where they are a cache of 8 bits, forward alone.
+    std::optional<DType> cache_dtype = {};
 
     // Not in the name.
     std::string_view model = {}; ///< whose shape it is: "Llama 3 8B, prefill"
@@ -29,6 +33,9 @@ struct Shape {
 
     /// "b2_h16kv4_n4096_d128_causal": what parse_shape() reads, with what equals the plain square case left out.
     [[nodiscard]] std::string name() const;
+
+    /// Whether k and v are a key/value cache, which has no gradients.
+    [[nodiscard]] bool is_cache() const { return page_size > 0 || cache_dtype.has_value(); }
 
     /// Rows of q, and of k and v, over all sequences.
     [[nodiscard]] std::int64_t rows_q() const;
@@ -50,7 +57,7 @@ struct Sequences {
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
     "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]"
-    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_varlen|_pageSIZE], such as "
+    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_blocksPERCENT][_varlen|[_pageSIZE][_float8|_int8]], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
@@ -59,6 +66,9 @@ inline constexpr std::string_view shape_grammar =
 /// The shapes of a file or pipe: one name a line, # starts a comment. Throws Error naming the line that is no shape,
 /// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
+
+/// The block mask of the shape: whole blocks drawn at random, always the same; none without blocks_percent.
+[[nodiscard]] BlockMask block_mask_of(const Shape& shape);
 
 /// The problem without data, contiguous: enough for plan(). The shape's masks replace those of
 /// `options`, and so do its softcap and sinks where it has them.

@@ -90,7 +90,9 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     const auto heads_kv = static_cast<double>(shape.heads_kv);
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
-    const double inputs = element * (heads_q * seen_q * d + heads_kv * seen_k * (shape.latent ? d : d + dv));
+    const auto key_element = static_cast<double>(size_of(shape.cache_dtype.value_or(dtype)));
+    const double inputs =
+        element * heads_q * seen_q * d + key_element * heads_kv * seen_k * (shape.latent ? d : d + dv);
     if (!backward) {
         return {inputs, heads_q * rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
@@ -102,6 +104,7 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
 {
     const Rows rows = rows_of(problem, pass.launch);
     const auto element = static_cast<double>(size_of(problem.dtype));
+    const auto key_element = static_cast<double>(size_of(problem.k.dtype)); // of a cache, fewer
     const auto d = static_cast<double>(problem.head_dim);
     const auto dv = static_cast<double>(problem.head_dim_v);
     const auto heads_q = static_cast<double>(problem.heads_q);
@@ -109,8 +112,8 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     switch (pass.launch.pass) {
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE. Where a tensor-core kernel takes V in parts, Q and K come with each.
-        return {heads_q *
-                    (pass.value_parts * (rows.resident + rows.streamed) * element * d + rows.streamed * element * dv),
+        return {heads_q * (pass.value_parts * (rows.resident * element + rows.streamed * key_element) * d +
+                           rows.streamed * key_element * dv),
                 heads_q * rows.resident * (output_element_bytes(problem.dtype) * dv + statistic)};
     case Pass::backward_query:
         // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.

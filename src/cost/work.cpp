@@ -19,6 +19,9 @@ double all_pairs(const Shape& shape)
 
 double counted_pairs(const Shape& shape)
 {
+    if (shape.blocks_percent > 0) {
+        return static_cast<double>(shape.batch) * static_cast<double>(block_mask_of(shape).kept_pairs());
+    }
     double pairs = 0;
     for (const Sequences& sequences : sequences_of(shape)) {
         pairs += sequences.count * visible_pairs(sequences.band);

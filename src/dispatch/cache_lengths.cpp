@@ -6,8 +6,18 @@
 
 namespace flashomp {
 
+namespace {
+
+/// Of a cache of 8 bits kernels look every length up.
+bool are_computed(const Problem& problem)
+{
+    return problem.options.kv_last_page_len || (problem.is_quantised() && !problem.options.cache_seqlens);
+}
+
+} // namespace
+
 CacheLengths::CacheLengths(const Problem& problem)
-    : lengths_(problem.options.kv_last_page_len ? static_cast<std::size_t>(problem.batch) : 0)
+    : lengths_(are_computed(problem) ? static_cast<std::size_t>(problem.batch) : 0)
 {
 }
 

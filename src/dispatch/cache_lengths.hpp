@@ -9,8 +9,8 @@
 
 namespace flashomp {
 
-/// Those of the compressed form, which has them in pages and rows of the last one, are computed. Memory for them is got
-/// here, and not by runs.
+/// Those of the compressed form, which has them in pages and rows of the last one, are computed, and those of a cache
+/// of 8 bits that has none. Memory for them is got here, and not by runs.
 class CacheLengths {
 public:
     explicit CacheLengths(const Problem& problem);

@@ -73,6 +73,11 @@ void Calls::set(const Problem& problem, const offload::Params& params, float* cr
         const PassPlan& pass = plan_.passes[i];
         placed.call = {params, pass.launch};
         offload::Launch& launch = placed.call.launch;
+        if (pass.tile_bytes > 0 && params.mask.tiles != nullptr) {
+            offload::set_tiles(placed.call.params, launch, params.mask.tiles);
+        } else {
+            placed.call.params.mask.tiles = nullptr;
+        }
         launch.crew_memory = crew_memory;
         if (placed.arrivals > 0) {
             launch.arrivals = reinterpret_cast<unsigned*>(bytes + placed.arrivals_at);

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::size_t granule = 64; // arrays begin on cache lines
 
-template <class T>
-std::size_t bytes_of(const std::vector<T>& values)
+template <class Values>
+std::size_t bytes_of(const Values& values)
 {
-    return (values.size() * sizeof(T) + granule - 1) / granule * granule;
+    return (values.size() * sizeof(*values.data()) + granule - 1) / granule * granule;
 }
 
 /// Calls f(values, set) for each array; set(address) tells the kernels where it is.
@@ -35,6 +35,10 @@ void each_array(const Problem& problem, std::initializer_list<Plan*> plans, Boun
     }
     f(problem.starts_q, [&](const void* there) { boundaries.q = static_cast<const std::int32_t*>(there); });
     f(problem.starts_k, [&](const void* there) { boundaries.k = static_cast<const std::int32_t*>(there); });
+    if (const BlockMask& mask = problem.options.block_mask; mask) {
+        f(mask.table(), [&](const void* there) { boundaries.mask_blocks = static_cast<const std::int32_t*>(there); });
+        f(mask.bits(), [&](const void* there) { boundaries.mask_bits = static_cast<const std::uint8_t*>(there); });
+    }
 }
 
 } // namespace

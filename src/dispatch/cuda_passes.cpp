@@ -48,7 +48,12 @@ void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Pa
     const DeviceFacts& facts = place.hardware.gpu;
     const cuda::Gpu gpu{space.device, std::max(1, facts.multiprocessors), facts.l2_bytes};
     for (const PassPlan& pass : plan.passes) {
-        expect_launched(pass.kernel->run_on_stream({params, pass.launch, scales, crew_memory, space.stream, gpu}),
+        offload::Params of_pass = params;
+        of_pass.mask.tiles = nullptr;
+        if (pass.tile_bytes > 0) {
+            offload::set_tiles(of_pass, pass.launch, params.mask.tiles);
+        }
+        expect_launched(pass.kernel->run_on_stream({of_pass, pass.launch, scales, crew_memory, space.stream, gpu}),
                         place);
     }
     if (params.splits > 1) {

@@ -8,6 +8,7 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <fmt/format.h>
 
@@ -15,11 +16,11 @@ namespace flashomp {
 
 namespace {
 
-offload::Ran run_pass(const PassPlan& pass, const offload::Call& here, offload::Call* there)
+offload::Ran run_pass(const Plan& plan, const PassPlan& pass, const offload::Call& here, offload::Call* there)
 {
     const auto run_region = pass.kernel->run_region;
     if (run_region != nullptr) {
-        return run_region(here, there);
+        return plan.own_score != nullptr ? plan.own_score->run_plain(here, there) : run_region(here, there);
     }
     return pass.isa->run(there->params, there->launch);
 }
@@ -44,6 +45,10 @@ offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, i
         all.all_is_finite = all.all_is_finite && ran.all_is_finite;
     };
     for (std::size_t i = 0; i < plan.passes.size(); ++i) {
+        const offload::Call& here = calls.here(i);
+        if (here.params.mask.tiles != nullptr && !hardware.is_device) { // there run_masked() does it
+            offload::fill_tiles(here.params, here.launch, std::max(1, most_threads));
+        }
         count(run(plan.passes[i], calls.here(i), calls.there(i)));
     }
     if (plan.merges) {
@@ -56,11 +61,20 @@ offload::Ran run_all(const Plan& plan, Calls& calls, const Hardware& hardware, i
 
 offload::Ran run_openmp_passes(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads)
 {
-    return run_all(plan, calls, hardware, most_threads, run_pass);
+    return run_all(plan, calls, hardware, most_threads,
+                   [&plan](const PassPlan& pass, const offload::Call& here, offload::Call* there) {
+                       return run_pass(plan, pass, here, there);
+                   });
 }
 
 offload::Ran run_openmp_visible(const Plan& plan, Calls& calls, const Hardware& hardware, int most_threads)
 {
+    if (plan.own_score != nullptr) {
+        return run_all(plan, calls, hardware, most_threads,
+                       [&plan](const PassPlan&, const offload::Call& here, offload::Call* there) {
+                           return plan.own_score->run_visible(here, there);
+                       });
+    }
     const int depth = plan.passes.front().launch.depth;
     if (!offload::has_visible_machine(depth)) {
         throw RunFailure(

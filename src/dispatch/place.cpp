@@ -50,8 +50,12 @@ bool keeps_to_warps()
 Backend chosen_backend(const Options& options)
 {
     const bool host_only = options.device.kind == Device::Kind::host || options.machine == Machine::host;
+    if (options.score_mod && options.backend == Backend::cuda) {
+        throw Error("score_mod was given with backend cuda; allowed with it are: openmp, reference.");
+    }
     if (options.backend != Backend::cuda) {
-        const bool is_cuda = options.backend == Backend::automatic && !host_only && cuda::device_count() > 0;
+        const bool is_cuda =
+            !options.score_mod && options.backend == Backend::automatic && !host_only && cuda::device_count() > 0;
         return is_cuda ? Backend::cuda : Backend::openmp;
     }
     if (!cuda::is_built()) {
@@ -176,6 +180,9 @@ Place choose_place(const Options& options)
     const bool host_only = options.machine == Machine::host;
     if (wanted.kind == Device::Kind::host || (wanted.kind == Device::Kind::automatic && host_only)) {
         return on_host("asked for");
+    }
+    if (wanted.kind == Device::Kind::automatic && options.score_mod && !options.score_mod.kernels->has_gpu_code) {
+        return on_host("score_mod has no GPU code");
     }
     if (are_devices_of_parent(place.hardware.backend)) {
         if (wanted.kind == Device::Kind::gpu || options.backend == Backend::cuda || device_is_demanded()) {

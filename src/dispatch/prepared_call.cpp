@@ -9,6 +9,8 @@
 
 #include "cuda/runtime.hpp"
 
+#include "flashomp/version.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -52,16 +54,30 @@ bool depends_on_lse(const Problem& problem, const Hardware& hardware)
 /// is launched.
 void refuse_captured_cache(const Problem& problem, const Space& space)
 {
-    if (space.is_asynchronous && is_cache(problem.options) && cuda::is_captured(space.device, space.stream)) {
+    if (space.is_asynchronous && is_cache(problem) && cuda::is_captured(space.device, space.stream)) {
         throw Error(
             "stream is being captured into a CUDA graph, and k and v are a cache, whose tables each run reads on "
             "the host: allowed in a graph are calls without a cache.");
     }
 }
 
+/// Headers of another version may lay out what kernels are given in another way.
+void check_own_score(const ScoreMod& score_mod)
+{
+    const offload::ScoreKernels* const own = score_mod.kernels;
+    if (own == nullptr || (own->version == FLASHOMP_VERSION && own->params_bytes == sizeof(offload::Params) &&
+                           own->launch_bytes == sizeof(offload::Launch))) {
+        return;
+    }
+    throw Error(fmt::format("score_mod was compiled with the headers of flashomp {}, and the library is {}; they must "
+                            "be of one build.",
+                            own->version, FLASHOMP_VERSION));
+}
+
 /// The place where the call runs. Throws Error where the call's tensors or stream cannot be had there.
 Place place_for(const Problem& problem)
 {
+    check_own_score(problem.options.score_mod);
     Place place = choose_place(problem.options);
     const Space space = space_of(place.hardware, problem.options);
     each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
@@ -135,6 +151,7 @@ PreparedCall::Layout PreparedCall::layout_of(const Way& way) const
     place(layout.rows, way.plan.row_bytes);
     place(layout.partial, way.plan.partial_bytes);
     place(layout.crews, way.plan.crew_memory_bytes);
+    place(layout.tiles, way.plan.tile_bytes);
     place(layout.calls, way.calls.workspace_bytes());
     place(layout.word, NonfiniteWord::workspace_bytes(space_));
     place(layout.copies, staging_.memory);
@@ -170,6 +187,9 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
         kernel_params(problem_, way.plan, staging,
                       {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)},
                       lengths_.read(problem_, constants_.boundaries(), staging));
+    if (way.plan.tile_bytes > 0) { // Calls and the cuda backend make it each pass's table
+        params.mask.tiles = reinterpret_cast<std::uint8_t*>(memory(layout.tiles));
+    }
     params.nonfinite = word_.start(memory(layout.word), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
     // Of the host: fewer than were planned for where the run is inside a parallel region.

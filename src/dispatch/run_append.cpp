@@ -34,7 +34,7 @@ void each_read(const AppendProblem& append, F f)
     f("rotary.cos", append.args.rotary.cos);
     f("rotary.sin", append.args.rotary.sin);
     for (const TensorOption& option : tensor_options) {
-        if (option.is_of_cache) {
+        if (option.is_of_cache || option.is_also_of_cache) {
             f(option.name, append.cache.options.*option.member);
         }
     }

@@ -23,6 +23,7 @@ bool has_second_computation(const Problem& problem)
 offload::Params second_params(offload::Params params)
 {
     params.nonfinite = nullptr;
+    params.mask.tiles = nullptr; // that of other blocks
     params.splits = params.head_splits = 1;
     return params;
 }
@@ -65,8 +66,10 @@ bool SecondComputation::run(const Plan& first, const offload::Params& params, in
     if (hardware.is_device || first.passes.front().machine == Machine::plain) {
         run_on_visible(second, most_threads);
     } else {
-        problem_.is_backward ? offload::repair_backward(second, host_threads(most_threads))
-                             : offload::repair_forward(second, host_threads(most_threads));
+        const offload::ScoreKernels* const own = problem_.options.score_mod.kernels;
+        const auto forward = own != nullptr ? own->repair_forward : offload::repair_forward;
+        const auto backward = own != nullptr ? own->repair_backward : offload::repair_backward;
+        (problem_.is_backward ? backward : forward)(second, host_threads(most_threads));
     }
     return true;
 }

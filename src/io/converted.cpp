@@ -68,6 +68,8 @@ bool with_float_format(DType dtype, Use use)
     case DType::int32:
     case DType::int64:
     case DType::boolean:
+    case DType::bits:
+    case DType::int8:
         return false;
     }
     return false;

@@ -22,7 +22,7 @@ struct TypeName {
 constexpr std::array type_names{
     TypeName{"<f2", DType::float16}, TypeName{"<u2", DType::bfloat16}, TypeName{"<f4", DType::float32},
     TypeName{"<f8", DType::float64}, TypeName{"<i4", DType::int32},    TypeName{"<i8", DType::int64},
-    TypeName{"|b1", DType::boolean},
+    TypeName{"|b1", DType::boolean}, TypeName{"|i1", DType::int8},
 };
 
 DType dtype_of(const std::string& descr, NpyOptions options, const std::filesystem::path& path)
@@ -33,7 +33,7 @@ DType dtype_of(const std::string& descr, NpyOptions options, const std::filesyst
         fail(path, "holds the big-endian type {}; only little-endian types are allowed.", in_quotes(descr));
     }
     if (found == type_names.end()) {
-        fail(path, "holds the type {}; <f2, <f4, <f8, <i4, <i8, |b1 and, for bfloat16, <u2 are allowed.",
+        fail(path, "holds the type {}; <f2, <f4, <f8, <i4, <i8, |i1, |b1 and, for bfloat16, <u2 are allowed.",
              in_quotes(descr));
     }
     if (found->dtype == DType::bfloat16 && !options.u2_is_bfloat16) {

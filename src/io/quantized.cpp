@@ -13,15 +13,15 @@
 
 namespace flashomp::io {
 
-Quantized quantized(const HostTensor& tensor, int heads_axis)
+Quantized quantized(const HostTensor& tensor, int heads_axis, DType to_type)
 {
     const Shape& shape = tensor.shape();
     if (shape.size() != 4) {
-        throw Error(
-            fmt::format("A tensor of {} axes cannot be converted to float8_e4m3; 4 axes are allowed.", shape.size()));
+        throw Error(fmt::format("A tensor of {} axes cannot be converted to {}; 4 axes are allowed.", shape.size(),
+                                name_of(to_type)));
     }
     const HostTensor wide = converted(tensor, DType::float32);
-    Quantized result{HostTensor(DType::float8_e4m3, shape, Fill::nothing),
+    Quantized result{HostTensor(to_type, shape, Fill::nothing),
                      HostTensor(DType::float32, {shape[0], shape.at(static_cast<std::size_t>(heads_axis))})};
     const auto* const from = static_cast<const float*>(wide.data());
     auto* const to = static_cast<std::uint8_t*>(result.elements.data());
@@ -37,17 +37,21 @@ Quantized quantized(const HostTensor& tensor, int heads_axis)
             }
         }
     };
+    const bool is_int8 = to_type == DType::int8;
+    const double largest = is_int8 ? 127.0 : most_float8_e4m3;
     const int threads = host_threads(0, shape[0] * heads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (std::int64_t index = 0; index < shape[0] * heads; ++index) {
         float most = 0.0F;
         for_head(index / heads, index % heads, [&](std::int64_t i) { most = std::max(most, std::abs(from[i])); });
-        const float unit = most > 0.0F ? most / static_cast<float>(most_float8_e4m3) : 1.0F;
+        const float unit = most > 0.0F ? most / static_cast<float>(largest) : 1.0F;
         scale[index] = unit;
         for_head(index / heads, index % heads, [&](std::int64_t i) {
             const double value = static_cast<double>(from[i]) / static_cast<double>(unit);
-            to[i] =
-                float8_e4m3_from(std::isnan(value) ? value : std::clamp(value, -most_float8_e4m3, most_float8_e4m3));
+            const double within = std::isnan(value) ? value : std::clamp(value, -largest, largest);
+            to[i] = is_int8 ? static_cast<std::uint8_t>(
+                                  static_cast<std::int8_t>(std::isnan(within) ? 0.0 : std::nearbyint(within)))
+                            : float8_e4m3_from(within);
         });
     }
     return result;

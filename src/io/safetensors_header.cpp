@@ -33,7 +33,7 @@ struct TypeName {
 constexpr std::array type_names{
     TypeName{"F8_E4M3", DType::float8_e4m3}, TypeName{"F16", DType::float16},  TypeName{"BF16", DType::bfloat16},
     TypeName{"F32", DType::float32},         TypeName{"F64", DType::float64},  TypeName{"I32", DType::int32},
-    TypeName{"I64", DType::int64},           TypeName{"BOOL", DType::boolean},
+    TypeName{"I64", DType::int64},           TypeName{"BOOL", DType::boolean}, TypeName{"I8", DType::int8},
 };
 
 /// The reading half. Its members share the path, which every message begins with.
@@ -126,8 +126,9 @@ private:
         const auto* const found =
             std::find_if(type_names.begin(), type_names.end(), [&](const TypeName& each) { return each.name == text; });
         if (!value.is_string() || found == type_names.end()) {
-            fail(path_, "gives the tensor {} the dtype {}; F16, BF16, F32, F64, I32, I64 and BOOL are allowed.", shown,
-                 in_quotes(text));
+            fail(path_,
+                 "gives the tensor {} the dtype {}; F8_E4M3, F16, BF16, F32, F64, I8, I32, I64 and BOOL are allowed.",
+                 shown, in_quotes(text));
         }
         return found->dtype;
     }

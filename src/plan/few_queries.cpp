@@ -28,7 +28,7 @@ std::int64_t block_bytes(const Hardware& hardware)
 
 std::int64_t key_bytes(const Problem& problem)
 {
-    return static_cast<std::int64_t>(size_of(problem.dtype)) * (problem.head_dim + problem.head_dim_v);
+    return static_cast<std::int64_t>(size_of(problem.k.dtype)) * (problem.head_dim + problem.head_dim_v);
 }
 
 constexpr int fewest_keys = 16, most_keys = 128;
@@ -44,10 +44,11 @@ int most_heads_in_block(const Problem& problem, const Hardware& hardware)
     const auto is_one_stride = [rows](const auto& view) {
         return rows == 1 || view.strides[2] == rows * view.strides[1];
     };
+    const bool tells_queries_apart = options.mask && options.mask.shape[2] > 1; // rows of all heads are those of one
     const bool is_on_host = !hardware.is_device && hardware.backend == Backend::openmp &&
                             (options.machine == Machine::automatic || options.machine == Machine::host);
     if (!is_on_host || options.tiling.resident_rows > 0 || problem.is_backward || !problem.starts_q.empty() ||
-        problem.heads_q != problem.heads_kv || !sees_all || tells_heads_apart(options) ||
+        problem.heads_q != problem.heads_kv || !sees_all || tells_heads_apart(options) || tells_queries_apart ||
         rows > host_isa_of(problem, hardware).lanes / 2 || !is_one_stride(problem.q) || !is_one_stride(problem.o) ||
         problem.lse.strides[1] != rows) {
         return 1;

@@ -4,7 +4,9 @@
 
 #include "option_list.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace flashomp {
@@ -42,6 +44,43 @@ const std::int32_t* int32s(const ConstTensorView& view)
     return static_cast<const std::int32_t*>(view.data);
 }
 
+int shift_of(std::int64_t size)
+{
+    int shift = 0;
+    while (std::int64_t{1} << shift < size) {
+        ++shift;
+    }
+    return std::int64_t{1} << shift == size ? shift : -1;
+}
+
+void set_mask(offload::PairMask& m, const Problem& problem, Tensors& tensors, const Boundaries& boundaries)
+{
+    if (problem.options.mask) {
+        const ConstTensorView view = tensors.input(problem.options.mask);
+        const auto stride = [&](std::size_t axis) { return view.shape.at(axis) == 1 ? 0 : view.strides.at(axis); };
+        m.dense = static_cast<const std::uint8_t*>(view.data);
+        m.dense_batch = stride(0);
+        m.dense_head = stride(1);
+        m.dense_query = stride(2);
+        m.dense_key = stride(3);
+        m.is_bits = view.dtype == DType::bits;
+    }
+    if (problem.options.block_mask) {
+        const BlockMaskShape& shape = problem.options.block_mask.shape();
+        const std::int64_t blocks = shape.blocks_q() * shape.blocks_k();
+        m.blocks = boundaries.mask_blocks;
+        m.blocks_head = shape.heads_q == 1 ? 0 : blocks;
+        m.blocks_batch = shape.batch == 1 ? 0 : shape.heads_q * blocks;
+        m.blocks_k = static_cast<int>(shape.blocks_k());
+        m.block_q = static_cast<int>(shape.block_q);
+        m.block_k = static_cast<int>(shape.block_k);
+        m.shift_q = shift_of(shape.block_q);
+        m.shift_k = shift_of(shape.block_k);
+        m.block_bits = boundaries.mask_bits;
+        m.bit_bytes = static_cast<int>((shape.block_k + 7) / 8);
+    }
+}
+
 /// Scratch memory from its element `index` on, where there is any.
 float* part_of(float* scratch, std::int64_t index)
 {
@@ -64,6 +103,19 @@ offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, cons
     const Options& options = problem.options;
     offload::CacheTables cache;
     cache.lengths = boundaries.lengths;
+    if (problem.is_quantised()) {
+        cache.element =
+            problem.k.dtype == DType::int8 ? offload::CacheElement::int8 : offload::CacheElement::float8_e4m3;
+        const auto take = [&](const ConstTensorView& scale, const float*& data, std::int64_t& stride) {
+            if (scale) {
+                const ConstTensorView there = tensors.input(scale);
+                data = static_cast<const float*>(there.data);
+                stride = there.rank == 2 ? there.strides[0] : 0;
+            }
+        };
+        take(options.k_scale, cache.k_scale, cache.k_scale_stride);
+        take(options.v_scale, cache.v_scale, cache.v_scale_stride);
+    }
     if (!has_pages(options)) {
         return cache;
     }
@@ -145,6 +197,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     }
 
     p.is_modified = modifies_scores(options);
+    std::copy(options.score_mod.object.begin(), options.score_mod.object.end(), std::begin(p.score_mod));
     p.softcap = options.softcap < no_softcap ? static_cast<float>(options.softcap) : 0.0F;
     if (options.alibi_slopes) {
         const ConstTensorView slopes = tensors.input(options.alibi_slopes);
@@ -159,6 +212,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
         p.key_padding_mask = static_cast<const std::uint8_t*>(mask.data);
         p.key_padding_batch_stride = mask.strides[0];
     }
+    set_mask(p.mask, problem, tensors, boundaries);
     if (options.sink) {
         p.sink = static_cast<const float*>(tensors.input(options.sink).data);
     }
@@ -198,7 +252,12 @@ private:
 offload::Params described_params(const Problem& problem, const Hardware& hardware)
 {
     AsCopied tensors(hardware.is_device);
-    return kernel_params(problem, {}, tensors, {}, {problem.starts_q.data(), problem.starts_k.data()});
+    Boundaries boundaries{problem.starts_q.data(), problem.starts_k.data()};
+    if (problem.options.block_mask) {
+        boundaries.mask_blocks = problem.options.block_mask.table().data();
+        boundaries.mask_bits = problem.options.block_mask.bits().data();
+    }
+    return kernel_params(problem, {}, tensors, {}, boundaries);
 }
 
 offload::MergeParams split_merge(const offload::Params& params, const Problem& problem)

@@ -18,11 +18,14 @@ struct Scratch {
     float* partial = nullptr; ///< forward with splits: their outputs, then their LSEs
 };
 
-/// Problem::starts_q and starts_k where kernels can read them; null unless sequences are packed.
+/// Problem::starts_q and starts_k where kernels can read them, null unless sequences are packed; and the blocks of a
+/// block mask.
 struct Boundaries {
     const std::int32_t* q = nullptr;
     const std::int32_t* k = nullptr;
-    const std::int32_t* lengths = nullptr; ///< of a cache's sequences; null: each has Nk keys
+    const std::int32_t* lengths = nullptr;     ///< of a cache's sequences; null: each has Nk keys
+    const std::int32_t* mask_blocks = nullptr; ///< BlockMask::table() and bits()
+    const std::uint8_t* mask_bits = nullptr;
 };
 
 /// Where the kernels find the tensors of a call.
@@ -39,7 +42,7 @@ public:
     virtual TensorView output(const TensorView& view) = 0;
 };
 
-/// Where the keys of a cache are; nothing of a problem without one.
+/// Where the keys of a cache are, and what their elements are; nothing of a problem without one.
 offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, const Boundaries& boundaries);
 
 /// The problem as the kernels see it.

@@ -3,6 +3,7 @@
 #include "few_queries.hpp"
 #include "machines.hpp"
 #include "masks.hpp"
+#include "option_list.hpp"
 
 #include "cuda/block_shapes.hpp"
 
@@ -145,6 +146,9 @@ Blocks host_blocks(const offload::HostIsa& isa, Pass pass, const Problem& proble
     while (!by_threads && blocks.resident > fewest_rows &&
            (rows + blocks.resident - 1) / blocks.resident * heads < fewest_items) {
         blocks.resident /= 2;
+    }
+    if (has_pair_mask(problem.options)) { // larger tiles see more that others hide
+        blocks.resident = std::min(blocks.resident, 128);
     }
     while (!fits(blocks) && (blocks.resident > fewest_rows || blocks.stream > 64)) {
         blocks.stream > 64 ? blocks.stream -= 32 : blocks.resident /= 2;

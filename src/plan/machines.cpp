@@ -41,6 +41,9 @@ bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
 
 const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware)
 {
+    if (problem.options.score_mod) {
+        return problem.options.score_mod.kernels->host;
+    }
     const offload::HostIsa* const best = &offload::isa_for(*hardware.isa, kernel_element(problem.dtype));
     if (hardware.is_isa_named || !may_take_one_pass(problem)) {
         return *best;

@@ -2,7 +2,9 @@
 
 #include "few_queries.hpp"
 #include "groups.hpp"
+#include "kernel_params.hpp"
 #include "machines.hpp"
+#include "option_list.hpp"
 #include "registry.hpp"
 #include "splits.hpp"
 #include "words.hpp"
@@ -145,6 +147,9 @@ PassPlan planned_pass(Pass pass, const Problem& problem, const Hardware& hardwar
         planned.units = packed_units(problem, planned.launch);
         planned.launch.unit_count = static_cast<int>(planned.units.size());
     }
+    if (has_pair_mask(problem.options) && offload::has_tiles(planned.launch.pass)) {
+        planned.tile_bytes = offload::tile_bytes(described_params(problem, hardware), planned.launch);
+    }
     return planned;
 }
 
@@ -230,6 +235,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
 {
     refuse_far_more_items_than_countable(problem);
     Plan plan;
+    plan.own_score = problem.options.score_mod.kernels;
     for (const Pass pass : passes_of(problem, hardware)) {
         if (pass == Pass::backward_key && plan.passes.back().launch.pass == Pass::backward_once) {
             continue; // the launch before computes dK and dV
@@ -258,6 +264,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
         const std::int64_t for_kernel =
             workspace_bytes == nullptr ? 0 : workspace_bytes(launch.pass, problem, hardware);
         plan.crew_memory_bytes = std::max({plan.crew_memory_bytes, for_crews, for_kernel});
+        plan.tile_bytes = std::max(plan.tile_bytes, pass.tile_bytes);
     }
     return plan;
 }

@@ -33,21 +33,27 @@ struct PassPlan {
     const offload::HostIsa* isa = nullptr; ///< of machine host
     offload::Launch launch;                ///< memory and units not yet assigned
     std::vector<offload::Unit> units;      ///< packed sequences only
+    std::int64_t tile_bytes = 0;           ///< of the table of tiles (mask_tiles.hpp); 0 without a mask
     bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
     int value_parts = 1;                   ///< forward: parts of o's columns, each with the scores computed for it
 };
 
 struct Plan {
-    std::string machine_name;           ///< as in Report::machine: of all passes, joined by +
-    std::vector<PassPlan> passes;       ///< in order
-    int splits = 1;                     ///< parts of the keys in a forward pass over few queries
-    bool merges = false;                ///< whether a launch of its own puts them together
+    std::string machine_name;                         ///< as in Report::machine: of all passes, joined by +
+    const offload::ScoreKernels* own_score = nullptr; ///< runs the passes of a call with Options::score_mod
+    std::vector<PassPlan> passes;                     ///< in order
+    int splits = 1;                                   ///< parts of the keys in a forward pass over few queries
+    bool merges = false;                              ///< whether a launch of its own puts them together
     std::int64_t crew_memory_bytes = 0; ///< memory of all crews, or of a kernel for itself; the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only
     int head_splits = 1;            ///< parts of a group's query heads in the dK/dV pass
     std::int64_t partial_bytes = 0; ///< partial results of splits or head_splits
-    [[nodiscard]] std::int64_t extra_bytes() const { return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes; }
+    std::int64_t tile_bytes = 0;    ///< the table of tiles of a mask, the largest of all passes
+    [[nodiscard]] std::int64_t extra_bytes() const
+    {
+        return lse_bytes + row_bytes + partial_bytes + crew_memory_bytes + tile_bytes;
+    }
 };
 
 /// The element type as the kernels see it.

@@ -7,6 +7,8 @@
 #include "splits.hpp"
 #include "words.hpp"
 
+#include "algorithm/pair_mask.hpp"
+
 #include "cuda/kernels.hpp"
 
 #include "flashomp/error.hpp"
@@ -25,6 +27,7 @@ bool is_tiled(const Tiling& tiling)
     return tiling.resident_rows > 0 || tiling.stream_rows > 0 || tiling.team_threads > 0 || tiling.global_memory;
 }
 
+constexpr const char* unmasked = "there is no mask and no block_mask";
 constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
 
 // --- plain and host
@@ -34,12 +37,20 @@ std::string nothing(Pass /*pass*/, const Problem& /*problem*/, const Hardware& /
     return {};
 }
 
-std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& /*hardware*/)
+std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& hardware)
 {
+    if (hardware.is_device && has_pair_mask(problem.options) && !offload::has_masked_machine()) {
+        return "libflashomp_masked, which runs calls with a mask, is beside libflashomp";
+    }
     return offload::has_plain_machine(problem.kernel_depth())
                ? ""
                : fmt::format("both head dims are at most {}, or libflashomp_sliced is beside libflashomp",
                              offload::most_plain_depth);
+}
+
+offload::Ran run_plain_region(const offload::Call& here, offload::Call* there)
+{
+    return offload::has_mask(here.params.mask) ? offload::run_masked(here, there) : offload::run_plain(here, there);
 }
 
 std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware& hardware)
@@ -60,6 +71,9 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     }
     if (is_tiled(problem.options.tiling)) {
         return untiled;
+    }
+    if (has_pair_mask(problem.options)) {
+        return unmasked;
     }
     return shape_of(machine, pass, problem, hardware).fragments == 0 ? "there is a kernel for the head dim and options"
                                                                      : "";
@@ -141,6 +155,9 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
+    if (has_pair_mask(problem.options)) {
+        return unmasked;
+    }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
     }
@@ -149,7 +166,8 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    const bool is_there = pass == Pass::forward && hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
+    const bool is_there = pass == Pass::forward && !has_pair_mask(problem.options) &&
+                          hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
                           cuda::float8_supports(described_params(problem, hardware));
     return is_there ? "" : "there is a kernel of 8 bits";
 }
@@ -242,6 +260,7 @@ constexpr Kernel list[] = {
         .machine = Machine::host,
         .obstacle = not_a_gpu,
         .launch = host_launch_of,
+        .has_own_scores = true,
         .reads_caches = true,
     },
     {
@@ -251,8 +270,9 @@ constexpr Kernel list[] = {
         .machine = Machine::plain,
         .obstacle = openmp_plain_obstacle,
         .launch = plain_launch_of,
+        .has_own_scores = true,
         .reads_caches = true,
-        .run_region = offload::run_plain,
+        .run_region = run_plain_region,
     },
 };
 
@@ -273,15 +293,53 @@ std::span<const Kernel> kernels()
     return list;
 }
 
+namespace {
+
+/// Of a call with a program's own score.
+std::string own_score_obstacle(const Kernel& kernel, const Problem& problem)
+{
+    if (!kernel.has_own_scores) {
+        return "there is no score_mod";
+    }
+    if (kernel.machine == Machine::plain && !problem.options.score_mod.kernels->has_gpu_code) {
+        return "score_mod is compiled with GPU code (flashomp_score_mod() in CMake)";
+    }
+    if (kernel.machine == Machine::plain && has_pair_mask(problem.options)) {
+        return "a call with score_mod has no mask and no block_mask";
+    }
+    if (kernel.machine == Machine::plain && problem.kernel_depth() > offload::most_plain_depth) {
+        return "the head dims of a call with score_mod are at most 256";
+    }
+    return {};
+}
+
+} // namespace
+
 std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem, const Hardware& hardware)
 {
+    if (problem.options.score_mod) {
+        std::string obstacle = own_score_obstacle(kernel, problem);
+        if (!obstacle.empty()) {
+            return obstacle;
+        }
+    }
     // Hopper's copy engine brings whole blocks: rows beyond a sequence's keys, too, which nobody may read.
-    if (is_cache(problem.options) && !kernel.reads_caches) {
+    if (is_cache(problem) && !kernel.reads_caches) {
         return "k and v are no key/value cache";
     }
-    if (is_cache(problem.options) && kernel.machine != Machine::host &&
-        problem.kernel_depth() > offload::most_plain_depth) {
+    if (problem.is_quantised() && kernel.machine != Machine::host && kernel.machine != Machine::plain) {
+        return "k and v have q's dtype";
+    }
+    if (is_cache(problem) && kernel.machine != Machine::host && problem.kernel_depth() > offload::most_plain_depth) {
         return "the head dims of a key/value cache are at most 256";
+    }
+    if (has_pair_mask(problem.options) && kernel.machine != Machine::host) {
+        if (is_cache(problem)) {
+            return "a key/value cache has no mask and no block_mask";
+        }
+        if (problem.kernel_depth() > offload::most_plain_depth) {
+            return "the head dims of a call with a mask or a block_mask are at most 256";
+        }
     }
     return kernel.obstacle(pass, problem, hardware);
 }
@@ -297,7 +355,7 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         throw Error(
             "q is float8_e4m3, which is allowed on backend reference, and on backend cuda with a GPU of compute "
             "capability 9.0, head dims up to 128 that are multiples of 16, and no softcap, alibi_slopes, bias, "
-            "dropout or packed sequences.");
+            "dropout, mask, block_mask or packed sequences.");
     }
     if (wanted == Machine::host && hardware.is_device) {
         throw Error(

@@ -35,6 +35,9 @@ struct Kernel {
     /// Whether it is told the blocks of packed sequences (Launch::units), and does not count them for itself.
     bool reads_units = true;
 
+    /// Whether Options::score_mod may be given, whose passes then run in its place (ScoreKernels).
+    bool has_own_scores = false;
+
     /// Forward: whether k and v may be a cache (Options::cache_seqlens and what follows there).
     bool reads_caches = false;
 

@@ -280,13 +280,20 @@ std::vector<std::uint8_t> rows_of_few_keys(const Problem& problem, std::int64_t 
 {
     constexpr int few = 16;
     std::vector<std::uint8_t> rows;
-    const Head head{problem, sequence_of(problem, sequence), 0};
+    const Options& options = problem.options;
+    const bool heads_differ =
+        (options.mask && options.mask.shape[1] > 1) || (options.block_mask && options.block_mask.shape().heads_q > 1);
     for (std::int64_t i = first; i < last; ++i) {
-        int seen = 0;
-        for (std::int64_t j = 0; j < head.sequence.length_k && seen < few; ++j) {
-            seen += head.visible(i, j) ? 1 : 0;
+        bool sees_few = false; // in any head
+        for (std::int64_t h = 0; h < (heads_differ ? problem.heads_q : 1); ++h) {
+            const Head head{problem, sequence_of(problem, sequence), h};
+            int seen = 0;
+            for (std::int64_t j = 0; j < head.sequence.length_k && seen < few; ++j) {
+                seen += head.visible(i, j) ? 1 : 0;
+            }
+            sees_few = sees_few || (seen > 0 && seen < few);
         }
-        rows.push_back(seen > 0 && seen < few ? 1 : 0);
+        rows.push_back(sees_few ? 1 : 0);
     }
     return rows;
 }

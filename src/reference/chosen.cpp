@@ -35,9 +35,9 @@ struct Group {
         : problem(of), sequence(sequence_of(of, chosen.sequence)), head_kv(chosen.head_kv),
           heads(of.heads_q / of.heads_kv)
     {
-        if (is_cache(of.options)) { // in forward alone
-            k = load_cached<A>(of, of.k, sequence, head_kv);
-            v = load_cached<A>(of, of.v, sequence, head_kv);
+        if (is_cache(of)) { // in forward alone
+            k = load_cached<A>(of, of.k, of.options.k_scale, sequence, head_kv);
+            v = load_cached<A>(of, of.v, of.options.v_scale, sequence, head_kv);
             return;
         }
         const Head any = head(0);

@@ -79,6 +79,8 @@ void store_as(void* data, std::int64_t index, Type value)
     switch (view.dtype) {
     case DType::float8_e4m3:
         return static_cast<double>(float_from_float8_e4m3(load_as<std::uint8_t>(view.data, index)));
+    case DType::int8:
+        return static_cast<double>(load_as<std::int8_t>(view.data, index));
     case DType::float16:
         return static_cast<double>(std::bit_cast<Eigen::half>(load_as<std::uint16_t>(view.data, index)));
     case DType::bfloat16:
@@ -91,6 +93,7 @@ void store_as(void* data, std::int64_t index, Type value)
         return static_cast<double>(load_as<std::int32_t>(view.data, index));
     case DType::int64:
         return static_cast<double>(load_as<std::int64_t>(view.data, index));
+    case DType::bits: // 8 booleans (Head::dense_mask)
     case DType::boolean:
         return load_as<std::uint8_t>(view.data, index) != 0 ? 1.0 : 0.0;
     }
@@ -114,9 +117,11 @@ inline void write_element(const TensorView& view, std::int64_t index, double val
         store_as(view.data, index, value);
         break;
     case DType::float8_e4m3: // of inputs only
+    case DType::int8:
     case DType::int32:
     case DType::int64:
     case DType::boolean:
+    case DType::bits:
         break;
     }
 }

@@ -36,7 +36,7 @@ struct Sequence {
     };
     packed(problem.starts_q, sequence.first_q, sequence.length_q);
     packed(problem.starts_k, sequence.first_k, sequence.length_k);
-    if (is_cache(problem.options)) {
+    if (is_cache(problem)) {
         sequence.length_k = KeyCache(problem).length(b);
     }
     return sequence;
@@ -77,7 +77,34 @@ struct Head {
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
                (!padding ||
                 read_element(padding, sequence.batch * padding.strides[0] + j * padding.strides[1]) != 0.0) &&
-               (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity());
+               (!problem.options.mask || dense_mask(i, j)) &&
+               (!problem.options.block_mask || problem.options.block_mask.keeps(sequence.batch, index, i, j)) &&
+               (!problem.options.bias || bias(i, j) != -std::numeric_limits<double>::infinity()) && own_mask(i, j);
+    }
+
+    /// Of Options::score_mod.
+    [[nodiscard]] ScorePair pair(std::int64_t i, std::int64_t j) const
+    {
+        return {static_cast<int>(sequence.batch),
+                static_cast<int>(index),
+                static_cast<int>(i),
+                static_cast<int>(j),
+                static_cast<int>(sequence.length_q),
+                static_cast<int>(sequence.length_k)};
+    }
+    [[nodiscard]] bool own_mask(std::int64_t i, std::int64_t j) const
+    {
+        const ScoreMod& own = problem.options.score_mod;
+        return !own || own.functions->keeps == nullptr || own.functions->keeps(own.object.data(), pair(i, j));
+    }
+
+    /// Of options.mask.
+    [[nodiscard]] bool dense_mask(std::int64_t i, std::int64_t j) const
+    {
+        const ConstTensorView& mask = problem.options.mask;
+        const auto [b, h, row, column] = broadcast_strides(mask);
+        const auto* const line = static_cast<const std::uint8_t*>(mask.data) + sequence.batch * b + index * h + i * row;
+        return mask.dtype == DType::bits ? ((line[j / 8] >> (j % 8)) & 1) != 0 : line[j * column] != 0;
     }
 
     /// Of a tensor [heads] or [batch, heads].

@@ -54,9 +54,9 @@ struct Inputs {
         const Sequence& sequence = head.sequence;
         q = load<A>(problem.q, sequence.batch, sequence.first_q, sequence.length_q, head.index,
                     head.scale(problem.options.q_scale, head.index));
-        if (is_cache(problem.options)) { // in forward alone
-            k = load_cached<A>(problem, problem.k, sequence, head.kv_index());
-            v = load_cached<A>(problem, problem.v, sequence, head.kv_index());
+        if (is_cache(problem)) { // in forward alone
+            k = load_cached<A>(problem, problem.k, problem.options.k_scale, sequence, head.kv_index());
+            v = load_cached<A>(problem, problem.v, problem.options.v_scale, sequence, head.kv_index());
             return;
         }
         k = load<A>(problem.k, sequence.batch, sequence.first_k, sequence.length_k, head.kv_index(),

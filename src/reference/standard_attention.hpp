@@ -158,6 +158,7 @@ struct Stored {
     Column<A> lse;     ///< [rows]
     Matrix<A> p;       ///< softmax(s), before dropout
     Matrix<A> dropout; ///< factors 0 or 1/(1 − p_drop); empty without dropout
+    Matrix<A> own;     ///< slopes of the program's own score; empty without one
     Matrix<A> tanh;    ///< tanh(s/softcap); empty without softcap
     Visible visible;   ///< the pairs that no mask and no bias of −∞ hides
     Column<A> p_sink;  ///< the probability the sink took; empty without a sink
@@ -185,6 +186,19 @@ template <class A>
     // s = scale·q·kᵀ
     Matrix<A> s = dot_products<A>(q, k);
     s = rounded<A>(s * static_cast<Scalar>(problem.scale()));
+
+    // s = score(s)
+    const ScoreMod& own = problem.options.score_mod;
+    if (own && own.functions->score != nullptr) {
+        const auto apply = [&](auto function) {
+            return rounded<A>(Matrix<A>::NullaryExpr(s.rows(), s.cols(), [&](Eigen::Index r, Eigen::Index c) {
+                const ScorePair pair = head.pair(block.first_row + r, block.first_column + c);
+                return static_cast<Scalar>(function(own.object.data(), static_cast<double>(s(r, c)), pair));
+            }));
+        };
+        stored.own = apply(own.functions->slope);
+        s = apply(own.functions->score);
+    }
 
     // s = c·tanh(s/c)
     if (problem.options.softcap > 0.0) {
@@ -274,14 +288,17 @@ template <class A>
         gradients.dsink = -rounded<A>(stored.p_sink.cwiseProduct(d)).sum();
     }
 
-    // s = c·tanh(s/c): the derivative is 1 − tanh². s = scale·q·kᵀ.
+    // s = c·tanh(s/c): the derivative is 1 − tanh². s = score(s): slope(s). s = scale·q·kᵀ.
     Matrix<A> ds = gradients.ds;
     if (problem.options.softcap > 0.0) {
         const Matrix<A> slope = rounded<A>(Scalar{1} - rounded<A>(stored.tanh.cwiseAbs2()).array());
         ds = rounded<A>(ds.cwiseProduct(slope));
     }
+    if (stored.own.size() > 0) {
+        ds = rounded<A>(ds.cwiseProduct(stored.own));
+    }
     ds = rounded<A>(ds * static_cast<Scalar>(problem.scale()));
-    ds = visible.select(ds, Scalar{0}); // the softcap's slope may be NaN
+    ds = visible.select(ds, Scalar{0}); // a slope may be NaN
     gradients.dq = rounded<A>(product_of_visible(ds, k, visible));
     gradients.dk = product_of_visible(ds.transpose(), q, visible.transpose());
     return gradients;

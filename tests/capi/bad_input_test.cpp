@@ -59,9 +59,9 @@ std::vector<BadCall> bad_calls()
          [](Worse& with) {
              with.q.dtype = {FLASHOMP_UINT, 8, 1};
          }},
-        {"q has dtype code 6 with 1 bits",
+        {"q has dtype code 6 with 2 bits",
          [](Worse& with) {
-             with.q.dtype = {FLASHOMP_BOOL, 1, 1};
+             with.q.dtype = {FLASHOMP_BOOL, 2, 1};
          }},
         {"q has a dtype of 4 lanes", [](Worse& with) { with.q.dtype.lanes = 4; }},
         {"q is float64", [](Worse& with) { with.q.dtype.bits = 64; }},

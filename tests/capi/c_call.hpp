@@ -25,10 +25,14 @@ inline flashomp_dtype c_dtype(DType dtype)
         return {FLASHOMP_FLOAT, 32, 1};
     case DType::float64:
         return {FLASHOMP_FLOAT, 64, 1};
+    case DType::int8:
+        return {FLASHOMP_INT, 8, 1};
     case DType::int32:
         return {FLASHOMP_INT, 32, 1};
     case DType::int64:
         return {FLASHOMP_INT, 64, 1};
+    case DType::bits:
+        return {FLASHOMP_BOOL, 1, 1};
     case DType::boolean:
         break;
     }
@@ -58,10 +62,11 @@ private:
 };
 
 /// Each tensor option's member in both languages.
-inline constexpr std::array<std::pair<ConstTensorView Options::*, const flashomp_tensor * flashomp_options::*>, 15>
+inline constexpr std::array<std::pair<ConstTensorView Options::*, const flashomp_tensor * flashomp_options::*>, 16>
     c_tensor_options{{{&Options::alibi_slopes, &flashomp_options::alibi_slopes},
                       {&Options::bias, &flashomp_options::bias},
                       {&Options::key_padding_mask, &flashomp_options::key_padding_mask},
+                      {&Options::mask, &flashomp_options::mask},
                       {&Options::cu_seqlens_q, &flashomp_options::cu_seqlens_q},
                       {&Options::cu_seqlens_k, &flashomp_options::cu_seqlens_k},
                       {&Options::sink, &flashomp_options::sink},
@@ -115,6 +120,16 @@ public:
         for (const auto& [member, c_member] : c_tensor_options) {
             options.*c_member = tensor(given.*member);
         }
+        if (given.block_mask) {
+            const BlockMaskShape& s = given.block_mask.shape();
+            const BlockRows& rows = given.block_mask.by_query();
+            const auto size = [](const auto& values) { return static_cast<std::int64_t>(values.size()); };
+            static_cast<void>(flashomp_block_mask_from_blocks(
+                s.batch, s.heads_q, s.seqlen_q, s.seqlen_k, s.block_q, s.block_k, rows.starts.data(), size(rows.starts),
+                rows.blocks.data(), rows.bits.data(), size(rows.blocks), given.block_mask.bits().data(),
+                size(given.block_mask.bits()), &block_mask_));
+            options.block_mask = block_mask_;
+        }
         options.dropout_probability = given.dropout.probability;
         options.dropout_seed = given.dropout.seed;
         options.dropout_offset = given.dropout.offset;
@@ -129,6 +144,7 @@ public:
         options.tile_team_threads = given.tiling.team_threads;
         options.tile_global_memory = given.tiling.global_memory ? 1 : 0;
     }
+    ~CCall() { flashomp_block_mask_free(block_mask_); }
     CCall(const CCall&) = delete;
     CCall& operator=(const CCall&) = delete;
 
@@ -140,6 +156,7 @@ public:
     flashomp_backward_args backward;
 
 private:
+    flashomp_block_mask* block_mask_ = nullptr;
     std::deque<CTensor> tensors_; ///< stay where they are
 };
 

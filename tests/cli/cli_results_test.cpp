@@ -141,6 +141,56 @@ TEST_F(Results, Float8IsWhatItsElementsAndScalesAre)
     EXPECT_EQ(contents(out() / "again" / "lse.npy"), contents(out() / "float8" / "lse.npy"));
 }
 
+/// Files of a cache of 8 bits: that of float8_e4m3 in .safetensors, that of int8 in both; q may be converted.
+TEST_F(Results, ACacheOfEightBitsIsWhatItsElementsAndScalesAre)
+{
+    const Arguments problem = small_problem("forward");
+    std::map<std::string, io::HostTensor> tensors;
+    std::map<std::string, ConstTensorView> narrow, wide;
+    for (const char* const name : {"k", "v"}) {
+        io::Quantized eight = io::quantized(io::read_npy(path(std::string(name) + ".npy")), 2);
+        io::HostTensor product = io::converted(eight.elements, DType::float32);
+        const io::Shape& s = product.shape();
+        for (std::int64_t i = 0; i < product.elements(); ++i) {
+            const auto* const scale = static_cast<const float*>(eight.scale.data());
+            static_cast<float*>(product.data())[i] *= scale[i / (s[1] * s[2] * s[3]) * s[2] + i / s[3] % s[2]];
+        }
+        tensors[name] = std::move(eight.elements);
+        tensors[name + std::string("_scale")] = std::move(eight.scale);
+        tensors[name + std::string("_wide")] = std::move(product);
+        wide[name] = std::as_const(tensors[name + std::string("_wide")]).view();
+        narrow[name] = std::as_const(tensors[name]).view();
+        narrow[name + std::string("_scale")] = std::as_const(tensors[name + std::string("_scale")]).view();
+    }
+    tensors["q"] = io::read_npy(path("q.npy"));
+    narrow["q"] = wide["q"] = std::as_const(tensors["q"]).view();
+    io::write_safetensors(path("narrow.safetensors"), narrow);
+    io::write_safetensors(path("wide.safetensors"), wide);
+    (void)succeed({"forward", "--in", path("narrow.safetensors"), "--out", out() / "narrow"});
+    (void)succeed({"forward", "--in", path("wide.safetensors"), "--out", out() / "wide"});
+    EXPECT_LT(difference(out() / "narrow" / "o.npy", out() / "wide" / "o.npy"), 1e-5);
+    (void)succeed({"forward", "--in", path("narrow.safetensors"), "--dtype", "bfloat16", "--out", out() / "bfloat16"});
+    const io::HostTensor rounded =
+        io::converted(io::read_npy(out() / "bfloat16" / "o.npy", {.u2_is_bfloat16 = true}), DType::float32);
+    const io::HostTensor exact = io::read_npy(out() / "wide" / "o.npy");
+    for (std::int64_t i = 0; i < exact.elements(); ++i) {
+        EXPECT_NEAR(static_cast<const float*>(rounded.data())[i], static_cast<const float*>(exact.data())[i], 0.03F);
+    }
+
+    io::HostTensor bytes(DType::int8, tensors.at("k").shape());
+    std::memset(bytes.data(), 3, static_cast<std::size_t>(bytes.bytes()));
+    io::write_npy(path("int8.npy"), bytes.view());
+    (void)succeed(
+        {"forward", "--q", path("q.npy"), "--k", path("int8.npy"), "--v", path("int8.npy"), "--out", out() / "int8"});
+    const io::HostTensor o = io::read_npy(out() / "int8" / "o.npy");
+    for (std::int64_t i = 0; i < o.elements(); ++i) {
+        EXPECT_NEAR(static_cast<const float*>(o.data())[i], 3.0F, 1e-5F);
+    }
+    expect_refused({"backward", "--q", path("q.npy"), "--k", path("int8.npy"), "--v", path("int8.npy"), "--do",
+                    path("q.npy"), "--out", out() / "int8"},
+                   "which only the forward pass takes");
+}
+
 TEST_F(Results, SafetensorsHoldTheSameAsNpy)
 {
     const Arguments problem = small_problem("backward");

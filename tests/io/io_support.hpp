@@ -21,7 +21,7 @@
 namespace flashomp::io::test {
 
 inline constexpr std::array all_dtypes{DType::float16, DType::bfloat16, DType::float32, DType::float64,
-                                       DType::int32,   DType::int64,    DType::boolean};
+                                       DType::int32,   DType::int64,    DType::boolean, DType::int8};
 
 /// A folder of its own for every test, removed with it.
 class ScratchFolder : public ::testing::Test {

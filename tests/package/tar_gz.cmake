@@ -24,6 +24,10 @@ run("configuring" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/examples/c -B ${
     -D CMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
 run("building" ${CMAKE_COMMAND} --build ${WORK}/build)
 expect_example(${WORK}/build/attention)
+run("configuring the example of an own score" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/examples/score_mod -B ${WORK}/score_build
+    -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+run("building the example of an own score" ${CMAKE_COMMAND} --build ${WORK}/score_build)
+expect_example(${WORK}/score_build/own_score)
 run("the tool" ${prefix}/bin/flashomp info)
 
 if(PKG_CONFIG)

@@ -65,6 +65,7 @@ TEST(EveryOptionAlone, ChangesWhatTheReferenceComputes)
         EXPECT_GT(change, 0.05);
     }
     std::set<std::string> listed(other_options.begin(), other_options.end());
+    listed.insert(program_options.begin(), program_options.end());
     for (const TensorOption& option : tensor_options) {
         listed.insert(option.name);
     }

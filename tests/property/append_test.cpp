@@ -363,6 +363,21 @@ INSTANTIATE_TEST_SUITE_P(
                       c.attention.add_key_padding();
                       o.key_padding_mask = c.attention.options.key_padding_mask;
                   }},
+        BadAppend{"AScaleWithoutEightBits", "k_scale was given to append()", CacheForm::contiguous,
+                  [](CacheCase& c, AppendArgs&, Options& o) {
+                      o.k_scale = ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {2});
+                  }},
+        BadAppend{"OneCacheOfEightBits", "v_cache is float32 but k_cache is int8", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs& a, Options&) { a.k_cache.dtype = DType::int8; }},
+        BadAppend{"NewRowsOfEightBits", "k is int8; it must be float32, bfloat16 or float16", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs& a, Options&) { a.k.dtype = a.v.dtype = DType::int8; }},
+        BadAppend{"AScaleOfZero", "v_scale is 0 for key head 1", CacheForm::contiguous,
+                  [](CacheCase& c, AppendArgs& a, Options& o) {
+                      a.k_cache.dtype = a.v_cache.dtype = DType::int8;
+                      static_cast<float*>(c.attention.q.data())[0] = 1.0F;
+                      static_cast<float*>(c.attention.q.data())[1] = 0.0F;
+                      o.v_scale = ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {2});
+                  }},
         BadAppend{"OnTheReference", "backend was reference", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs&, Options& o) { o.backend = Backend::reference; }}),
     [](const auto& one) { return std::string(one.param.name); });

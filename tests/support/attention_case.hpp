@@ -230,7 +230,7 @@ public:
     }
 
     HostTensor q, k, v, dout;
-    HostTensor alibi_slopes, bias, key_padding_mask, sink, cu_seqlens_q, cu_seqlens_k; ///< empty when off
+    HostTensor alibi_slopes, bias, key_padding_mask, mask, sink, cu_seqlens_q, cu_seqlens_k; ///< empty when off
     HostTensor o, lse, dq, dk, dv, dbias, dsink; ///< results of run(); poisoned before
     Options options;
 
@@ -264,8 +264,8 @@ public:
     {
         key_padding_mask = HostTensor(DType::boolean, {shape_.batch, shape_.seqlen_k});
         std::uniform_real_distribution<double> uniform(0.0, 1.0);
-        auto* mask = static_cast<std::uint8_t*>(key_padding_mask.data());
-        std::generate(mask, mask + key_padding_mask.elements(),
+        auto* keys = static_cast<std::uint8_t*>(key_padding_mask.data());
+        std::generate(keys, keys + key_padding_mask.elements(),
                       [&] { return static_cast<std::uint8_t>(uniform(random_) >= hidden ? 1 : 0); });
         options.key_padding_mask = std::as_const(key_padding_mask).view();
     }

@@ -5,7 +5,10 @@
 #include "attention_case.hpp"
 #include "features.hpp"
 
+#include "float8.hpp"
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -17,6 +20,9 @@ enum class CacheForm : std::uint8_t { contiguous, batch_index, block_table, comp
 
 constexpr std::array<CacheForm, 4> cache_forms{CacheForm::contiguous, CacheForm::batch_index, CacheForm::block_table,
                                                CacheForm::compressed};
+
+/// Whose own the scales of a cache of 8 bits are.
+enum class ScaledBy : std::uint8_t { nothing, heads, sequences, pages };
 
 class CacheCase {
 public:
@@ -58,6 +64,17 @@ public:
     [[nodiscard]] Options options(CacheForm form) const
     {
         Options options = attention.options;
+        if (scaled_by_ == ScaledBy::heads) {
+            options.k_scale = k_scale_of_heads_.view();
+            options.v_scale = v_scale_of_heads_.view();
+        } else if (scaled_by_ != ScaledBy::nothing) {
+            const bool has_pages = form == CacheForm::block_table || form == CacheForm::compressed;
+            const bool has_index = form == CacheForm::batch_index;
+            options.k_scale =
+                has_pages ? k_scale_of_pages_.view() : (has_index ? k_scale_of_caches_ : k_scale_of_sequences_).view();
+            options.v_scale =
+                has_pages ? v_scale_of_pages_.view() : (has_index ? v_scale_of_caches_ : v_scale_of_sequences_).view();
+        }
         if (form == CacheForm::compressed) {
             options.kv_indptr = indptr_.view();
             options.kv_indices = indices_.view();
@@ -72,6 +89,35 @@ public:
         }
         return options;
     }
+
+    /// k and v become float8_e4m3 or int8, rounded to nearest, with drawn scales. Those of pages are for the forms that
+    /// have pages. is_exact: scales are powers of two, so that products with them have no rounding.
+    void quantise(DType to, ScaledBy by, bool is_exact = false)
+    {
+        scaled_by_ = by;
+        quantise(attention.k, k_scales_, to, is_exact);
+        quantise(attention.v, v_scales_, to, is_exact);
+        write_caches();
+    }
+
+    /// The keys, or values, as the numbers that they stand for, in another dtype.
+    [[nodiscard]] HostTensor products(const HostTensor& narrow, const std::vector<float>& scales, DType dtype) const
+    {
+        HostTensor wide(DType::float32, narrow.shape());
+        const io::Shape& s = narrow.shape();
+        for (std::int64_t i = 0; i < narrow.elements(); ++i) {
+            const auto byte = static_cast<const std::uint8_t*>(narrow.data())[i];
+            const float x = narrow.dtype() == DType::int8 ? static_cast<float>(static_cast<std::int8_t>(byte))
+                                                          : float_from_float8_e4m3(byte);
+            static_cast<float*>(wide.data())[i] = x * scales[scale_of(s, i)];
+        }
+        return io::converted(wide, dtype);
+    }
+    [[nodiscard]] const std::vector<float>& k_scales() const { return k_scales_; }
+    [[nodiscard]] const std::vector<float>& v_scales() const { return v_scales_; }
+
+    /// The scale of a page's key head, in the memory that options have.
+    [[nodiscard]] float* page_scales() { return static_cast<float*>(k_scale_of_pages_.data()); }
 
     /// Other lengths, which the pages and caches then have keys for.
     void set_lengths(std::vector<std::int32_t> lengths)
@@ -139,15 +185,83 @@ private:
     /// In the same memory, where there is some: views stay good.
     static void reuse(HostTensor& tensor, HostTensor with)
     {
-        if (tensor.elements() == with.elements()) {
+        if (tensor.dtype() == with.dtype() && tensor.elements() == with.elements()) {
             std::memcpy(tensor.data(), with.data(), static_cast<std::size_t>(with.bytes()));
         } else {
             tensor = std::move(with);
         }
     }
 
+    /// Where the scale of element i of a tensor of shape s is.
+    [[nodiscard]] std::size_t scale_of(const io::Shape& s, std::int64_t i) const
+    {
+        const std::int64_t head = i / s[3] % s[2];
+        const std::int64_t row = i / s[3] / s[2] % s[1];
+        const std::int64_t page = i / s[3] / s[2] / s[1] * pages_of_one() + row / page_size_;
+        return static_cast<std::size_t>(page * s[2] + head);
+    }
+
+    void quantise(HostTensor& all, std::vector<float>& scales, DType to, bool is_exact)
+    {
+        const io::Shape& s = all.shape();
+        const std::int64_t each = pages_of_one();
+        scales.resize(static_cast<std::size_t>(s[0] * each * s[2]));
+        std::uniform_int_distribution<int> powers(0, 3);
+        std::vector<float> drawn(scales.size());
+        for (float& scale : drawn) { // of normally distributed elements, so that a few are too large
+            const float most = to == DType::int8 ? 0x1p-6F : 0x1p-8F;
+            scale = std::ldexp(is_exact ? most : 1.37F * most, powers(attention.random()));
+        }
+        for (std::size_t i = 0; i < scales.size(); ++i) {
+            const auto head = static_cast<std::int64_t>(i) % s[2];
+            const auto sequence = static_cast<std::int64_t>(i) / s[2] / each;
+            const std::int64_t from = scaled_by_ == ScaledBy::pages       ? static_cast<std::int64_t>(i)
+                                      : scaled_by_ == ScaledBy::sequences ? sequence * each * s[2] + head
+                                                                          : head;
+            scales[i] = scaled_by_ == ScaledBy::nothing ? 1.0F : drawn[static_cast<std::size_t>(from)];
+        }
+        HostTensor narrow(to, s);
+        const std::vector<double> values = doubles(all);
+        for (std::int64_t i = 0; i < narrow.elements(); ++i) {
+            const double x = values[static_cast<std::size_t>(i)] / static_cast<double>(scales[scale_of(s, i)]);
+            const double most = to == DType::int8 ? 127.0 : most_float8_e4m3;
+            const double within = std::clamp(x, -most, most);
+            static_cast<std::uint8_t*>(narrow.data())[i] =
+                to == DType::int8 ? static_cast<std::uint8_t>(static_cast<std::int8_t>(std::nearbyint(within)))
+                                  : float8_e4m3_from(within);
+        }
+        all = std::move(narrow);
+    }
+
+    void write_scales(const std::vector<float>& scales, HostTensor& of_heads, HostTensor& of_sequences,
+                      HostTensor& of_caches, HostTensor& of_pages) const
+    {
+        const std::int64_t heads = attention.shape().heads_kv, batch = attention.shape().batch;
+        const std::int64_t each = pages_of_one();
+        reuse(of_heads, HostTensor(DType::float32, {heads}, Fill::poison));
+        reuse(of_sequences, HostTensor(DType::float32, {batch, heads}, Fill::poison));
+        reuse(of_caches, HostTensor(DType::float32, {batch + 1, heads}, Fill::poison));
+        reuse(of_pages, HostTensor(DType::float32, {static_cast<std::int64_t>(numbers_.size()), heads}, Fill::poison));
+        const auto copy = [&](HostTensor& to, std::int64_t row, std::int64_t page) {
+            std::copy_n(scales.begin() + page * heads, heads, static_cast<float*>(to.data()) + row * heads);
+        };
+        copy(of_heads, 0, 0);
+        for (std::int64_t b = 0; b < batch; ++b) {
+            copy(of_sequences, b, b * each);
+            copy(of_caches, caches_[static_cast<std::size_t>(b)], b * each);
+            const std::int64_t used = (lengths_[static_cast<std::size_t>(b)] + page_size_ - 1) / page_size_;
+            for (std::int64_t n = 0; n < used; ++n) {
+                copy(of_pages, numbers_[static_cast<std::size_t>(b * each + n)], b * each + n);
+            }
+        }
+    }
+
     void write_caches()
     {
+        if (!k_scales_.empty()) {
+            write_scales(k_scales_, k_scale_of_heads_, k_scale_of_sequences_, k_scale_of_caches_, k_scale_of_pages_);
+            write_scales(v_scales_, v_scale_of_heads_, v_scale_of_sequences_, v_scale_of_caches_, v_scale_of_pages_);
+        }
         write_cache(attention.k, k_, k_of_caches_, k_pages_);
         write_cache(attention.v, v_, v_of_caches_, v_pages_);
     }
@@ -197,6 +311,10 @@ private:
     std::vector<std::int32_t> caches_;
     HostTensor k_, v_, k_of_caches_, v_of_caches_, k_pages_, v_pages_;
     HostTensor seqlens_, batch_index_, table_, indptr_, indices_, last_page_len_;
+    ScaledBy scaled_by_ = ScaledBy::nothing;
+    std::vector<float> k_scales_, v_scales_; ///< [sequence, page of it, key head]; empty without 8 bits
+    HostTensor k_scale_of_heads_, k_scale_of_sequences_, k_scale_of_caches_, k_scale_of_pages_;
+    HostTensor v_scale_of_heads_, v_scale_of_sequences_, v_scale_of_caches_, v_scale_of_pages_;
 };
 
 /// A case with these options on and everything else drawn: any page size, lengths from 0 to the end of the cache.
@@ -248,13 +366,15 @@ inline CacheCase cache_case_with(const Features& features, DType dtype, std::uin
     if (has(features, Feature::dropout)) {
         attention.add_dropout(0.17);
     }
+    add_masks(attention, features, draw);
     return cached;
 }
 
 /// Whether the compressed form takes the options: masks and biases [.., Nk] have no Nk there.
 inline bool takes(const Options& options, CacheForm form)
 {
-    const bool has_nk = options.key_padding_mask || (options.bias && options.bias.shape[3] != 1);
+    const bool has_nk =
+        options.key_padding_mask || options.mask || options.block_mask || (options.bias && options.bias.shape[3] != 1);
     return form != CacheForm::compressed || !has_nk;
 }
 

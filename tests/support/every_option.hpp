@@ -30,10 +30,20 @@ struct OptionCase {
     std::vector<std::string> words; ///< the option on the command line; empty for tensors
     std::string json;               ///< the option among the options of a case in cases.json; empty for tensors
 
+    /// Whether files and the command line do not have the option.
+    [[nodiscard]] bool is_of_programs() const
+    {
+        return std::find(program_options.begin(), program_options.end(), option) != program_options.end();
+    }
     [[nodiscard]] bool is_float8() const { return tensors.at("q").dtype() == DType::float8_e4m3; }
 
     /// 8 bits and caches have no gradients.
-    [[nodiscard]] bool is_forward_only() const { return is_float8() || is_cache(options); }
+    [[nodiscard]] bool is_forward_only() const
+    {
+        return is_float8() || std::any_of(tensor_options.begin(), tensor_options.end(), [&](const TensorOption& one) {
+                   return one.is_of_cache && one.name == option;
+               });
+    }
 
     /// Runs forward, and backward where the dtype has it. Results by the names of files.
     [[nodiscard]] Tensors run(const Options& given, std::vector<Report>* reports = nullptr) const
@@ -122,6 +132,9 @@ public:
         other("dropout", {"--dropout", "0.5", "--seed", "3", "--offset", "4"},
               R"({"probability": 0.5, "seed": 3, "offset": 4})")
             .dropout = {0.5, 3, 4};
+        cases.push_back(make.plain("block_mask"));
+        cases.back().options.block_mask = BlockMask::from_predicate(
+            {2, 1, seqlen_q, keys, 16, 16}, [](auto b, auto, auto i, auto j) { return (b + i + 2 * j) % 3 != 0; });
         return cases;
     }
 

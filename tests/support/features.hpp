@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_case.hpp"
+#include "masked.hpp"
 
 #include <algorithm>
 #include <array>
@@ -25,9 +26,11 @@ enum class Feature : std::uint8_t {
     packed,
     grouped_heads,
     value_head_dim,
+    mask,
+    block_mask,
 };
 
-constexpr std::size_t feature_count = 12;
+constexpr std::size_t feature_count = 14;
 using Features = std::bitset<feature_count>;
 
 inline Features with(std::initializer_list<Feature> list)
@@ -48,8 +51,8 @@ inline bool has(const Features& features, Feature feature)
 inline std::string names(const Features& features)
 {
     static constexpr std::array<const char*, feature_count> all{
-        "top_left",    "bottom_right", "window",  "softcap", "alibi",         "bias",
-        "key_padding", "sink",         "dropout", "packed",  "grouped_heads", "value_head_dim"};
+        "top_left", "bottom_right", "window", "softcap",       "alibi",          "bias", "key_padding",
+        "sink",     "dropout",      "packed", "grouped_heads", "value_head_dim", "mask", "block_mask"};
     std::string text;
     for (std::size_t i = 0; i < feature_count; ++i) {
         if (features[i]) {
@@ -73,6 +76,27 @@ public:
 private:
     std::mt19937_64 random_;
 };
+
+/// Masks of any shape, where they are on: of part of the axes, the dense one in bytes or bits.
+inline void add_masks(AttentionCase& attention, const Features& features, Draw& draw)
+{
+    const Shape& all = attention.shape();
+    const auto one_or = [&](std::int64_t extent) { return draw.coin() ? 1 : extent; };
+    if (has(features, Feature::mask)) {
+        const io::Shape extents{one_or(all.batch), one_or(all.heads_q), one_or(all.seqlen_q), all.seqlen_k};
+        attention.mask = random_mask(attention.random(), extents, draw(8, 40), 0.3, 0.3, 0.5);
+        const bool is_bits = draw.coin();
+        if (is_bits) {
+            attention.mask = packed_bits(attention.mask);
+        }
+        attention.options.mask = is_bits ? view_of_bits(attention.mask) : std::as_const(attention.mask).view();
+    }
+    if (has(features, Feature::block_mask)) {
+        const io::Shape extents{one_or(all.batch), one_or(all.heads_q), all.seqlen_q, all.seqlen_k};
+        const HostTensor pairs = random_mask(attention.random(), extents, draw(8, 40), 0.3, 0.3, 0.5);
+        attention.options.block_mask = BlockMask::from_mask(std::as_const(pairs).view(), draw(16, 40), draw(16, 40));
+    }
+}
 
 /// A random problem with these options on; every detail of them (sizes, broadcast pattern, lengths) is drawn too.
 inline AttentionCase case_with(const Features& features, DType dtype, std::uint64_t seed)
@@ -128,6 +152,7 @@ inline AttentionCase case_with(const Features& features, DType dtype, std::uint6
     if (has(features, Feature::dropout)) {
         attention.add_dropout(draw.coin() ? 0.17 : 0.5);
     }
+    add_masks(attention, features, draw);
     return attention;
 }
 

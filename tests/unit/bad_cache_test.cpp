@@ -4,6 +4,7 @@
 
 #include "flashomp/prepared.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -131,6 +132,12 @@ const std::vector<BadCache>& bad_tables()
              c.attention.add_key_padding();
              o.key_padding_mask = c.attention.options.key_padding_mask;
          }},
+        {"MaskOfPairsWithoutNk", "mask was given with kv_indices", compressed,
+         [](CacheCase& c, ForwardArgs&, Options& o) {
+             o.mask = shaped(c, DType::boolean, {1, 1, 5, 64});
+         }},
+        {"BlockMaskWithoutNk", "block_mask was given with kv_indices", compressed,
+         [](CacheCase&, ForwardArgs&, Options& o) { o.block_mask = BlockMask::chunked(64, 8); }},
         {"BiasWithoutNk", "bias was given with kv_indices", compressed,
          [](CacheCase& c, ForwardArgs&, Options& o) {
              c.attention.add_bias();
@@ -231,6 +238,111 @@ TEST(GoodCache, MayHaveNoPagesNoKeysAndNoSequences)
     }
     args.q.shape[0] = options.block_table.shape[0] = options.cache_seqlens.shape[0] = 0;
     forward(args, options);
+}
+
+/// What is wrong with a cache of 8 bits, scales of pages and the tables of a block_table.
+struct BadQuantised {
+    const char* name;
+    const char* says;
+    std::function<void(CacheCase&, ForwardArgs&, Options&)> spoil;
+};
+
+void PrintTo(const BadQuantised& bad, std::ostream* out)
+{
+    *out << bad.name;
+}
+
+class BadQuantisedCaches : public ::testing::TestWithParam<BadQuantised> {};
+
+TEST_P(BadQuantisedCaches, AreRefusedByName)
+{
+    for (const Backend backend : {Backend::openmp, Backend::reference}) {
+        CacheCase cached = good_case();
+        cached.quantise(DType::int8, ScaledBy::pages);
+        ForwardArgs args = cached.args(CacheForm::block_table);
+        Options options = cached.options(CacheForm::block_table);
+        options.backend = backend;
+        GetParam().spoil(cached, args, options);
+        expect_refused(GetParam().says, [&] { forward(args, options); });
+        EXPECT_TRUE(is_poison(cached.attention.o));
+        EXPECT_TRUE(is_poison(cached.attention.lse));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadQuantisedCaches,
+    ::testing::Values(
+        BadQuantised{"ScaleOfNan", "k_scale is nan for page or sequence",
+                     [](CacheCase& c, ForwardArgs&, Options&) {
+                         c.page_scales()[2 * c.table()[9]] = std::numeric_limits<float>::quiet_NaN();
+                     }},
+        BadQuantised{"ScaleOfZero", "key head 1; it must be a finite number above 0",
+                     [](CacheCase& c, ForwardArgs&, Options&) { c.page_scales()[2 * c.table()[0] + 1] = 0.0F; }},
+        BadQuantised{"ScaleBelowZero", "k_scale is -1 for page or sequence",
+                     [](CacheCase& c, ForwardArgs&, Options&) { c.page_scales()[2 * c.table()[0]] = -1.0F; }},
+        BadQuantised{"ScaleOfInfinity", "v_scale is inf for key head 0",
+                     [](CacheCase& c, ForwardArgs&, Options& o) {
+                         std::fill_n(static_cast<float*>(c.attention.q.data()), 2,
+                                     std::numeric_limits<float>::infinity());
+                         o.v_scale = shaped(c, DType::float32, {2});
+                     }},
+        BadQuantised{"ScaleOfFloat16", "k_scale is float16 [15, 2]; it must be float32 [15, 2]",
+                     [](CacheCase&, ForwardArgs&, Options& o) { o.k_scale.dtype = DType::float16; }},
+        BadQuantised{"ScaleOfSequences",
+                     "v_scale is float32 [3, 2]; it must be float32 [15, 2], like [heads_kv] or [pages, heads_kv]",
+                     [](CacheCase&, ForwardArgs&, Options& o) { o.v_scale.shape[0] = 3; }},
+        BadQuantised{"ScaleOfOtherHeads", "k_scale is float32 [4]; it must be float32 [2]",
+                     [](CacheCase& c, ForwardArgs&, Options& o) { o.k_scale = shaped(c, DType::float32, {4}); }},
+        BadQuantised{"ScaleOfQueries", "q_scale was given, but q is float32",
+                     [](CacheCase& c, ForwardArgs&, Options& o) { o.q_scale = shaped(c, DType::float32, {4}); }},
+        BadQuantised{"TwoTypes", "v is float8_e4m3 but k is int8; k and v must have one dtype",
+                     [](CacheCase&, ForwardArgs& a, Options&) { a.v.dtype = DType::float8_e4m3; }},
+        BadQuantised{"WideValues", "v is float32 but k is int8",
+                     [](CacheCase&, ForwardArgs& a, Options&) { a.v.dtype = DType::float32; }},
+        BadQuantised{"QueriesOfInt8", "q is int8; it must be float32, bfloat16 or float16",
+                     [](CacheCase&, ForwardArgs& a, Options&) { a.q.dtype = DType::int8; }},
+        BadQuantised{"QueriesOfFloat8", "k is int8 but q is float8_e4m3",
+                     [](CacheCase&, ForwardArgs& a, Options&) { a.q.dtype = DType::float8_e4m3; }},
+        BadQuantised{"BoundariesOfKeys", "cu_seqlens_k was given with k of 8 bits",
+                     [](CacheCase& c, ForwardArgs& a, Options& o) {
+                         o = {};
+                         a.k = c.args(CacheForm::contiguous).k;
+                         a.v = c.args(CacheForm::contiguous).v;
+                         o.cu_seqlens_k = shaped(c, DType::int32, {4});
+                     }},
+        BadQuantised{"AnotherBatch", "k has 15 sequences but q has 3",
+                     [](CacheCase&, ForwardArgs&, Options& o) { o = {}; }}),
+    [](const auto& one) { return std::string(one.param.name); });
+
+TEST(BadQuantisedCache, HasNoGradients)
+{
+    CacheCase cached = good_case();
+    cached.quantise(DType::int8, ScaledBy::heads);
+    BackwardArgs args;
+    args.q = std::as_const(cached.attention.q).view();
+    args.k = std::as_const(cached.attention.k).view();
+    args.v = std::as_const(cached.attention.v).view();
+    expect_refused("k is int8, which only the forward pass takes", [&] { backward(args, {}); });
+}
+
+TEST(GoodQuantisedCache, HasScalesOfNobodyThatNobodyReads)
+{
+    CacheCase cached = good_case();
+    cached.quantise(DType::int8, ScaledBy::pages); // NaN for pages of nobody
+    forward(cached.args(CacheForm::block_table), cached.options(CacheForm::block_table));
+    for (const double o : doubles(cached.attention.o)) {
+        EXPECT_TRUE(std::isfinite(o));
+    }
+}
+
+TEST(GoodCache, HasNoScalesWithoutEightBits)
+{
+    CacheCase cached = good_case();
+    const ForwardArgs args = cached.args(CacheForm::block_table);
+    Options options = cached.options(CacheForm::block_table);
+    options.k_scale = shaped(cached, DType::float32, {2});
+    expect_refused("k_scale was given, but k is float32; it is allowed with k and v of float8_e4m3 or int8",
+                   [&] { forward(args, options); });
 }
 
 } // namespace

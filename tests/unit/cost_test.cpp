@@ -34,8 +34,9 @@ TEST(Shape, NamesAreReadBack)
 {
     for (const char* const name :
          {"b1_h1_n1_d1", "b2_h16kv4_n4096_d128_causal", "b8_h32kv8_n1x8192_d128", "b1_h2_n5x7_d32v48_topleft",
-          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen", "b1_h1_n1_d576v512",
-          "b16_h128kv1_n1x1024_d576v512_latent", "b1_h4kv1_n9_d48v32_latent_causal_varlen"}) {
+          "b4_h8_n1000_d64_varlen", "b4_h8_n9_d64_causal_varlen", "b1_h2_n300x500_d64_blocks25", "b1_h1_n1_d576v512",
+          "b16_h128kv1_n1x1024_d576v512_latent", "b1_h4kv1_n9_d48v32_latent_causal_varlen",
+          "b8_h32kv8_n1x64_d128_page16_int8", "b8_h32kv8_n1x64_d128_float8"}) {
         EXPECT_EQ(parse_shape(name).name(), name);
     }
     const Shape s = parse_shape("b2_h16kv4_n5x7_d32v48_topleft");
@@ -61,12 +62,19 @@ TEST(Shape, OthersAreRefused)
                                    "b1_h1_n1_d576",
                                    "b1_h1_n1_d8v513",
                                    "b1_h1_n1_d8v9_latent",
+                                   "b1_h1_n1_d9v8_latent_int8",
+                                   "b1_h1_n9_d8_varlen_int8",
+                                   "b1_h1_n8_d8_int8_page4",
                                    "b1_h1_n1_d0",
                                    "b1_h1_n1_d64_casual",
                                    "b1_h1_n9999999999_d1",
                                    "xb1_h1_n1_d1",
                                    "b999999_h1_n1000000_d8_varlen",
                                    "b1_h1_n1_d64_varlen_causal",
+                                   "b1_h1_n1_d64_blocks0",
+                                   "b1_h1_n1_d64_blocks101",
+                                   "b1_h1_n1_d64_causal_blocks5",
+                                   "b1_h1_n1_d64_blocks5_varlen",
                                    "b-1_h1_n1_d1",
                                    "b1_h1_n1_d1 ",
                                    "b1_h1_n99999999999999999999_d1",
@@ -129,6 +137,13 @@ TEST(Work, FlopsAreThePapers)
     EXPECT_NEAR(all.extra_of_training(), 1.0 / 6.0, 1e-12);
     EXPECT_DOUBLE_EQ(flops(parse_shape("b3_h2_n100_d64_causal")).forward, 4 * unit * 5050 / 10000);
     // Lengths 50 and 100.
+    const Shape blocks = parse_shape("b2_h2_n1000_d64_blocks30"); // 64 blocks
+    const auto kept = static_cast<double>(block_mask_of(blocks).kept_pairs());
+    EXPECT_GT(kept, 0.1 * 1000 * 1000);
+    EXPECT_LT(kept, 0.5 * 1000 * 1000);
+    EXPECT_DOUBLE_EQ(flops(blocks).forward, 4 * 2 * 64 * 2 * kept);
+    EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n1000_d64_blocks100")).forward,
+                     flops(parse_shape("b2_h2_n1000_d64")).forward);
     EXPECT_DOUBLE_EQ(flops(parse_shape("b2_h2_n100_d64_varlen")).forward, 4 * 2 * 64 * (2500.0 + 10000.0));
 }
 
@@ -198,6 +213,9 @@ TEST(Work, WhatNoMaskKeepsIsNotRead)
     // Latent rows are keys and values.
     const Shape latent = parse_shape("b2_h4kv1_n1x10_d96v64_latent");
     EXPECT_DOUBLE_EQ(least_traffic(latent, DType::bfloat16, false).read, 2.0 * 2 * (4 * 96 + 10 * 96));
+    // 8 bits of each key and value.
+    const Shape narrow = parse_shape("b2_h4kv1_n1x10_d96v64_page5_int8");
+    EXPECT_DOUBLE_EQ(least_traffic(narrow, DType::bfloat16, false).read, 2.0 * (2 * 4 * 96 + 10 * (96 + 64)));
     // Of 100 queries, the last 4 have a key. o, LSE and all gradients are written all the same.
     const Shape many = parse_shape("b1_h1_n100x4_d64_causal");
     EXPECT_DOUBLE_EQ(least_traffic(many, DType::float32, true).read, 4.0 * (64 * (4 + 2 * 4) + 4 * (2 * 64 + 1)));

@@ -3,9 +3,11 @@
 #include "algorithm/element.hpp"
 #include "algorithm/math.hpp"
 #include "convert.hpp"
+#include "float8.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -197,6 +199,51 @@ TEST(Conversions, RoundingToFloat16IsThatOfTheIoLayer)
         } else {
             ASSERT_EQ(rounded.bits, io::float16_from(x)) << std::hex << bits;
         }
+    });
+}
+
+TEST(Conversions, EveryFloat8WidensAsInTheCoreLayerAndComesBackUnchanged)
+{
+    for (std::uint32_t n = 0; n <= 0xFFU; ++n) {
+        const auto byte = static_cast<std::uint8_t>(n);
+        const float value = to_float(Float8{byte});
+        const float expected = float_from_float8_e4m3(byte);
+        Float8 again{};
+        from_float(value, again);
+        ASSERT_EQ(again.bits, byte) << n;
+        if ((n & 0x7FU) == 0x7FU) {
+            ASSERT_TRUE(std::isnan(value) && std::isnan(expected));
+            continue;
+        }
+        ASSERT_EQ(bits_of(value), bits_of(expected)) << n;
+    }
+}
+
+TEST(Conversions, RoundingToFloat8IsThatOfTheCoreLayerUpToTheLargestNumber)
+{
+    for_rounding_cases([](std::uint32_t bits) {
+        const float x = float_of(bits);
+        Float8 rounded{};
+        from_float(x, rounded);
+        const double within = std::isnan(x) ? static_cast<double>(x)
+                                            : std::clamp(static_cast<double>(x), -most_float8_e4m3, most_float8_e4m3);
+        const std::uint8_t expected = float8_e4m3_from(within);
+        if (std::isnan(x)) {
+            ASSERT_EQ(rounded.bits & 0x7F, expected & 0x7F) << std::hex << bits;
+        } else {
+            ASSERT_EQ(rounded.bits, expected) << std::hex << bits;
+        }
+    });
+}
+
+TEST(Conversions, RoundingToInt8IsThatOfTheStandardLibraryUpToItsEnds)
+{
+    for_rounding_cases([](std::uint32_t bits) {
+        const float x = float_of(bits);
+        Int8 rounded{};
+        from_float(x, rounded);
+        const float expected = std::isnan(x) ? 0.0F : std::nearbyint(std::clamp(x, -127.0F, 127.0F));
+        ASSERT_EQ(to_float(rounded), expected) << std::hex << bits;
     });
 }
 

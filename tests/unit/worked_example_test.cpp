@@ -120,7 +120,7 @@ TEST(WorkedExample, OnlineSoftmaxTileByTile)
     Example example;
     const Params p = example.params();
     Machine tile = example.machine();
-    const offload::Score score(p, {0, 0, n, n}, 0, 0);
+    const offload::ScoreOn<Machine> score(p, {0, 0, n, n}, 0, 0);
     const auto logit = [&](float dot, int r, int c) { return score.operator()<false>(dot, r, c); };
 
     Machine::Resident q = tile.resident(n);
@@ -164,7 +164,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
     Example example;
     example.run_forward();
     const Params p = example.params();
-    const offload::Score score(p, {0, 0, n, n}, 0, 0);
+    const offload::ScoreOn<Machine> score(p, {0, 0, n, n}, 0, 0);
     const offload::ScoreGradient<false, false, Machine> gradient{score};
     Matrix probabilities{};
     Matrix ds{};
@@ -188,7 +188,7 @@ TEST(WorkedExample, GradientOfTheScoresTileByTile)
             tile.combine(grad, pr, [&](float dp, float& s, int r, int c) {
                 const float dot = s;
                 s = gradient.probability(dot, offload::usable_lse(p.lse.data[i0 + r]), 0.0F, i0 + r, j0 + c);
-                return gradient(dot, s, dp, delta[r], 1.0F);
+                return gradient(dot, s, dp, delta[r], 1.0F, i0 + r, j0 + c);
             });
             for (int r = 0; r < block; ++r) {
                 for (int c = 0; c < block; ++c) {

@@ -18,6 +18,7 @@ if not any(getattr(_torch.Tensor, _name, None) for _name in ("__dlpack_c_exchang
 from . import _operators  # noqa: E402, F401  (registers the operators)
 from ._attention import attention  # noqa: E402
 from ._enable import disable, enable, enabled, report_counts as counts  # noqa: E402
+from ._flex import block_mask  # noqa: E402
 from ._sdpa import sdpa  # noqa: E402
 
-__all__ = ["attention", "counts", "disable", "enable", "enabled", "sdpa"]
+__all__ = ["attention", "block_mask", "counts", "disable", "enable", "enabled", "sdpa"]

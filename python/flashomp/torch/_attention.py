@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._operators import Eager, Transformed, core_options, forward_kernel, is_transformed, is_watched
+from ._operators import Eager, EagerBlocks, Transformed, core_options, forward_kernel, is_transformed, is_watched
 
 
 def new_seed() -> Tensor:
@@ -79,14 +79,20 @@ def _seed_of(seed: Any) -> Tensor:
 
 def call(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, key_padding_mask: Tensor | None = None,
          alibi_slopes: Tensor | None = None, sink: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
-         cu_seqlens_k: Tensor | None = None, seed: Tensor | None = None, scale: float | None = None,
-         causal: str = "none", window: tuple[int, int] = (-1, -1), softcap: float = 0.0, dropout: float = 0.0,
+         cu_seqlens_k: Tensor | None = None, seed: Tensor | None = None, mask: Tensor | None = None,
+         block_mask: _core.BlockMask | None = None, scale: float | None = None, causal: str = "none",
+         window: tuple[int, int] = (-1, -1), softcap: float = 0.0, dropout: float = 0.0,
          layout: str = "bshd") -> tuple[Tensor, Tensor]:
     """(o, lse) of the operator, or at once of the library where nobody watches."""
-    options = (bias, key_padding_mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seed, scale, causal, window[0],
-               window[1], softcap, dropout, layout)
+    options = (bias, key_padding_mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seed, mask, scale, causal,
+               window[0], window[1], softcap, dropout, layout)
     result: tuple[Tensor, Tensor]
-    if torch.compiler.is_compiling():
+    if block_mask is not None:
+        if torch.compiler.is_compiling() or is_watched(q, k, v, bias, sink):
+            raise _core.Error("block_mask was given in a compiled graph or a transform, whose operators take tensors alone; "
+                              "allowed there is mask.")
+        result = EagerBlocks.apply(q, k, v, *options, block_mask)
+    elif torch.compiler.is_compiling():
         result = torch.ops.flashomp.forward.default(q, k, v, *options)
     elif is_watched(q, k, v, bias, sink):
         result = (Transformed.apply if is_transformed() else torch.ops.flashomp.forward.default)(q, k, v, *options)
@@ -102,7 +108,8 @@ def call(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, key_pad
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
               causal: Literal["none", "top_left", "bottom_right"] = "none", window: tuple[int, int] = (-1, -1),
               softcap: float = 0.0, alibi_slopes: Tensor | None = None, bias: Tensor | None = None,
-              key_padding_mask: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+              key_padding_mask: Tensor | None = None, mask: Tensor | None = None,
+              block_mask: _core.BlockMask | None = None, cu_seqlens_q: Tensor | None = None,
               cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None, dropout: float = 0.0,
               seed: Tensor | tuple[int, int] | None = None, layout: Literal["bshd", "bhsd"] = "bshd",
               return_lse: bool = False) -> Any:
@@ -114,6 +121,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
     q: [B, Nq, Hq, head_dim]; k: [B, Nk, Hkv, head_dim]; v: [B, Nk, Hkv, head_dim_v]; float32, bfloat16 or float16;
     packed sequences: [total, heads, head_dim]. Any strides; a last axis that is not contiguous is copied.
     bias: float32 or the dtype of q, [1|B, 1|Hq, 1|Nq, 1|Nk]; its gradient has its shape.
+    mask: bool [1|B, 1|Hq, 1|Nq, 1|Nk]: False hides the pair. block_mask: a flashomp.BlockMask, or what block_mask() makes
+    of FlexAttention's; in eager code only.
     seed: of dropout: the pair (seed, offset), integers from 0 to 2^64 - 1, or int64 [2] with their bits; one integer is
     refused. PyTorch's generator draws a seed where none is given.
     return_lse: returns (o, lse); lse, float32 [B, Hq, Nq], has no gradient.
@@ -126,8 +135,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
     for name, number in (("scale", scale), ("softcap", softcap), ("dropout", dropout)):
         if isinstance(number, Tensor):
             raise _core.Error(f"{name} is a tensor, for which flashomp computes no gradient; give float({name}).")
-    _check(q, k, v, window, layout, bias=bias, key_padding_mask=key_padding_mask, alibi_slopes=alibi_slopes, sink=sink,
-           cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    _check(q, k, v, window, layout, bias=bias, key_padding_mask=key_padding_mask, mask=mask, alibi_slopes=alibi_slopes,
+           sink=sink, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise _core.Error("alibi_slopes requires a gradient, which flashomp does not compute; give "
                           "alibi_slopes.detach().")
@@ -139,7 +148,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
         seed = None
     elif seed is None:
         seed = new_seed()
-    o, lse = call(q, k, v, bias=bias, key_padding_mask=key_padding_mask, alibi_slopes=alibi_slopes, sink=sink,
-                  cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seed=seed, scale=scale, causal=causal,
+    o, lse = call(q, k, v, bias=bias, key_padding_mask=key_padding_mask, mask=mask, block_mask=block_mask,
+                  alibi_slopes=alibi_slopes, sink=sink, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seed=seed,
+                  scale=scale, causal=causal,
                   window=window, softcap=softcap, dropout=dropout, layout=layout)
     return (o, lse) if return_lse else o

@@ -18,7 +18,7 @@ from ._counts import counts
 
 _OPTIONS = (
     "Tensor? bias, Tensor? key_padding_mask, Tensor? alibi_slopes, Tensor? sink, Tensor? cu_seqlens_q, "
-    "Tensor? cu_seqlens_k, Tensor? seed, float? scale, str causal, SymInt window_left, SymInt window_right, "
+    "Tensor? cu_seqlens_k, Tensor? seed, Tensor? mask, float? scale, str causal, SymInt window_left, SymInt window_right, "
     "float softcap, float dropout, str layout"
 )
 _library = torch.library.Library("flashomp", "DEF")
@@ -50,7 +50,7 @@ def _lse_shape(q: Tensor, layout: str) -> tuple[Any, ...]:
 
 def core_options(bias: Tensor | None, key_padding_mask: Tensor | None, alibi_slopes: Tensor | None,
                  sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None, seed: Tensor | None,
-                 scale: float | None, causal: str, window_left: int, window_right: int, softcap: float,
+                 mask: Tensor | None, scale: float | None, causal: str, window_left: int, window_right: int, softcap: float,
                  dropout: float, layout: str) -> dict[str, Any]:
     """Only what was given, since each option that is read costs time."""
     options: dict[str, Any] = {"layout": layout, "threads": torch.get_num_threads()}
@@ -58,6 +58,8 @@ def core_options(bias: Tensor | None, key_padding_mask: Tensor | None, alibi_slo
     for name, tensor in tensors:
         if tensor is not None:
             options[name] = _unit_stride(tensor)
+    if mask is not None:
+        options["mask"] = mask  # of any strides
     for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if starts is not None:
             options[name] = starts.cpu()
@@ -100,7 +102,12 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tenso
 def _backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Tensor,
               *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *given, with_dbias, with_dsink = rest
-    options = core_options(*given)
+    return backward_kernel(q, k, v, o, lse, dout, core_options(*given), with_dbias, with_dsink)
+
+
+def backward_kernel(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Tensor, options: dict[str, Any],
+                    with_dbias: bool, with_dsink: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The library's call, as forward_kernel()."""
     inputs = (_unit_stride(q), _unit_stride(k), _unit_stride(v), _unit_stride(o), lse, _unit_stride(dout))
     gradients = (None, None, None, None if with_dbias else False, None if with_dsink else False)
     dq, dk, dv, dbias, dsink = _core.attention_backward(inputs, gradients, False, False, options, True)
@@ -123,18 +130,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     o, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, o, lse, *options[:7])
-    ctx.options = options[7:]
+    ctx.save_for_backward(q, k, v, o, lse, *options[:8])
+    ctx.options = options[8:]
 
 
 def _gradients(backward: Callable[..., Any], ctx: Any, dout: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
-        return (None,) * 17
+        return (None,) * 18
     q, k, v, o, lse, *tensors = ctx.saved_tensors
     with_dbias = ctx.needs_input_grad[3]
     with_dsink = ctx.needs_input_grad[6]
     dq, dk, dv, dbias, dsink = backward(q, k, v, o, lse, dout, *tensors, *ctx.options, with_dbias, with_dsink)
-    return (dq, dk, dv, dbias if with_dbias else None, None, None, dsink if with_dsink else None, *(None,) * 10)
+    return (dq, dk, dv, dbias if with_dbias else None, None, None, dsink if with_dsink else None, *(None,) * 11)
 
 
 def _autograd(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -192,6 +199,30 @@ class Eager(torch.autograd.Function):
         if dout is None or torch.is_grad_enabled() or is_watched(dout):
             return _autograd(ctx, dout, None)
         return _gradients(_backward, ctx, dout)
+
+
+class EagerBlocks(torch.autograd.Function):
+    """The same with a BlockMask, which is no tensor and so no argument of an operator."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        *options_of_core, block_mask = options
+        output = forward_kernel(q, k, v, {**core_options(*options_of_core), "block_mask": block_mask})
+        _setup_context(ctx, (q, k, v, *options_of_core), output)
+        ctx.block_mask = block_mask
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dout is not None and torch.is_grad_enabled():
+            _no_second_derivative(ctx)
+
+        def backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Tensor, *rest: Any) -> Any:
+            *given, with_dbias, with_dsink = rest
+            return backward_kernel(q, k, v, o, lse, dout, {**core_options(*given), "block_mask": ctx.block_mask},
+                                   with_dbias, with_dsink)
+
+        return (*_gradients(backward, ctx, dout), None)
 
 
 def is_watched(*tensors: Tensor | None) -> bool:

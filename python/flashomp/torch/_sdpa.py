@@ -177,7 +177,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         if k.size(1) != 1 or v.size(1) != 1:
             k = k.expand(-1, heads, -1, -1)
             v = v.expand(-1, heads, -1, -1)
-    bias = padding = None
+    bias = padding = pairs = None
     if attn_mask is not None:
         mask = _mask_of_four_axes(attn_mask, leading)
         if mask.dtype != torch.bool:
@@ -185,8 +185,8 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         elif mask.size(1) == 1 and mask.size(2) == 1:
             padding = mask[:, 0, 0, :].expand(q.size(0), k.size(2))
         else:
-            bias = torch.where(mask, q.new_zeros(()), q.new_full((), float("-inf")))
-    o, _ = call(q, k, v, bias=bias, key_padding_mask=padding, seed=new_seed() if dropout_p > 0.0 else None,
+            pairs = mask
+    o, _ = call(q, k, v, bias=bias, key_padding_mask=padding, mask=pairs, seed=new_seed() if dropout_p > 0.0 else None,
                 scale=scale, causal=causal, dropout=dropout_p, layout="bhsd")
     if len(leading) == 1:
         return o
@@ -203,9 +203,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = N
     float16; E from 1 to 576 and Ev from 1 to 512. Axes before the last two are broadcast.
     attn_mask: bool (True takes part) or added to the scores (float32 or the dtype of query; it gets its gradient),
     broadcastable to [..., Hq, L, S]; or a torch.nn.attention.bias.CausalBias. A row whose keys are all masked gives 0.
-    A boolean mask that differs between queries or heads becomes a bias of 0 and -inf in the dtype of query, as large as
-    the mask times the bytes of an element; PyTorch's function does the same. A mask of keys alone (1 for heads and rows,
-    or expanded there) stays as it is.
+    A boolean mask is read as it is, of any strides; tiles that it hides are not computed.
     dropout_p: PyTorch's generator of the CPU draws the seed; the mask is flashomp's own.
     is_causal: query i sees keys j <= i. scale: default 1/sqrt(E). enable_gqa: Hq may be a multiple of H.
 

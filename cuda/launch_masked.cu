@@ -1,0 +1,48 @@
+// The passes of calls with a mask of any shape on the plain machine, and the table of tiles before each.
+#include "algorithm/mask_tiles.hpp"
+#include "kernels.hpp"
+#include "plain/masked_machine.hpp"
+#include "plain_kernel.cuh"
+
+namespace flashomp::cuda {
+
+namespace {
+
+using offload::MaskedMachine;
+using offload::TileTable;
+
+constexpr int tile_warps = 4;
+
+__global__ void tiles_kernel(const __grid_constant__ TileTable table)
+{
+    const std::int64_t threads = std::int64_t{gridDim.x} * gridDim.y * 32 * tile_warps;
+    const std::int64_t thread = item_index() * 32 * tile_warps + threadIdx.y * 32 + threadIdx.x;
+    for (std::int64_t tile = thread; tile < table.tiles(); tile += threads) {
+        offload::write_tile(table, tile / table.stream_blocks, static_cast<int>(tile % table.stream_blocks));
+    }
+}
+
+} // namespace
+
+int run_masked(const Params& params, const Launch& launch, void* stream)
+{
+    auto* const on = static_cast<cudaStream_t>(stream);
+    if (params.mask.tiles != nullptr) {
+        const TileTable table =
+            offload::tile_table(params, launch.resident_rows, launch.stream_rows, launch.pass == Pass::backward_key);
+        constexpr std::int64_t most = 1024, each = 32 * tile_warps;
+        const std::int64_t blocks = std::min(most, (table.tiles() + each - 1) / each);
+        if (const cudaError_t status = launch_items<tiles_kernel>(blocks, tile_warps, 0, on, table);
+            status != cudaSuccess) {
+            return status;
+        }
+    }
+    cudaError_t status = cudaSuccess;
+    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
+        status = launch_items<plain_kernel<MaskedMachine, pass, pass != Pass::backward_sink, offload::StridedKeys>>(
+            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, on, params, launch, nullptr);
+    });
+    return status;
+}
+
+} // namespace flashomp::cuda
