@@ -11,17 +11,17 @@
 namespace flashomp::testing {
 
 struct Formula {
-    enum : int { everything, distance, cap } which;
+    enum class Which : int { everything, distance, cap } which;
     float a;
     const float* slopes;
 
     template <class T>
     [[gnu::always_inline]] T score(T s, const ScorePair& at) const
     {
-        if (which == everything) {
+        if (which == Which::everything) {
             return s + static_cast<T>(a) * s * s / static_cast<T>(1 + at.head);
         }
-        if (which == cap) {
+        if (which == Which::cap) {
             return static_cast<T>(a) * tanh_of(s / static_cast<T>(a));
         }
         const int behind = at.query + at.seqlen_k - at.seqlen_q - at.key;
@@ -31,10 +31,10 @@ struct Formula {
     template <class T>
     [[gnu::always_inline]] T slope(T s, const ScorePair& at) const
     {
-        if (which == everything) {
+        if (which == Which::everything) {
             return 1 + 2 * static_cast<T>(a) * s / static_cast<T>(1 + at.head);
         }
-        if (which == distance) {
+        if (which == Which::distance) {
             return 1;
         }
         const T t = tanh_of(s / static_cast<T>(a));
@@ -43,7 +43,7 @@ struct Formula {
 
     [[gnu::always_inline]] bool keeps(const ScorePair& at) const
     {
-        return which != everything || (at.query * 7 + at.key * 3 + at.head) % 5 != 0;
+        return which != Which::everything || (at.query * 7 + at.key * 3 + at.head) % 5 != 0;
     }
 
     /// tanh by exp, which g++ has for GPUs.
