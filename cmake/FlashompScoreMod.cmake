@@ -9,10 +9,14 @@
 function(flashomp_score_mod target)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "GPU")
     target_link_libraries(${target} PRIVATE flashomp::score_mod)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # its passes are this machine's, with types that a GPU's compiler refuses
+        target_compile_options(${target} PRIVATE -foffload=disable)
+        target_link_options(${target} PRIVATE -foffload=disable)
+    endif()
     if(NOT arg_GPU)
         return()
     endif()
-    # A library of its own: the passes for this machine's vectors have types and instructions that a GPU's compiler refuses.
+    # A library of its own, since the target's passes are not for a GPU's compiler.
     add_library(${target}_gpu SHARED ${arg_GPU} ${FLASHOMP_KERNELS_DIR}/algorithm/team_memory.cpp
                                      ${FLASHOMP_KERNELS_DIR}/launch/team_arena.cpp)
     target_link_libraries(${target}_gpu PRIVATE flashomp::score_mod)
@@ -30,7 +34,4 @@ function(flashomp_score_mod target)
     target_link_options(${target}_gpu PRIVATE -fopenmp -fPIC ${FLASHOMP_SCORE_MOD_GPU_FLAGS} -Wl,-z,notext -Wl,-Bsymbolic)
     target_compile_definitions(${target} PRIVATE FLASHOMP_SCORE_MOD_GPU=1)
     target_link_libraries(${target} PRIVATE ${target}_gpu)
-    if(FLASHOMP_SCORE_MOD_GPU_FLAGS)
-        target_link_options(${target} PRIVATE -foffload=disable)
-    endif()
 endfunction()
