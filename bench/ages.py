@@ -26,8 +26,8 @@ HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.
     "few_queries", "finite", "host_machine", "host_tile", "kept_bits", "lanes", "matrix_product", "nonfinite", "placed_rows", "row_products",
     "rows_ahead"))
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
-EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "cmake/FlashompOffload.cmake",
-              "cmake/hopper/", "cmake/nvptx/") + SCHEDULE
+EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp",
+              "cmake/FlashompOffload.cmake", "cmake/hopper/", "cmake/nvptx/") + SCHEDULE
 OPENMP = EVERYWHERE + (":(exclude)offload/host/", ":(exclude)offload/launch/launch_host.cpp")
 CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + (
     "offload/plain/", "offload/launch/tensor_map.cpp", "offload/launch/tensor_map.hpp", "offload/launch/tile_config.hpp",
