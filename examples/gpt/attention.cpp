@@ -1,7 +1,7 @@
 #include "attention.hpp"
 
-#include "flash_attention.hpp"
-#include "standard_attention.hpp"
+#include "attention_flash.hpp"
+#include "attention_standard.hpp"
 
 #include "flashomp/version.hpp"
 

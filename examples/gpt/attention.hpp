@@ -6,6 +6,7 @@
 #include "flashomp/attention.hpp"
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace gpt {
 /// Sizes of one call. q, k and v are columns of one matrix [batch·seqlen, width()], heads side by side.
 struct Heads {
     Index batch = 1, seqlen = 1, heads = 1, heads_kv = 1, head_dim = 1;
+    std::span<const float> slopes = {}; ///< ALiBi's, one a head; none without
 
     [[nodiscard]] Index rows() const { return batch * seqlen; }
     [[nodiscard]] Index key_column() const { return heads * head_dim; }
@@ -38,7 +40,7 @@ struct AttentionKept {
     }
 };
 
-/// o = dropout(softmax(q·kᵀ/√head_dim, causal))·v, and its gradients.
+/// o = dropout(softmax(q·kᵀ/√head_dim − slope·(i − j), causal))·v, and its gradients.
 template <class S>
 class Attention {
 public:

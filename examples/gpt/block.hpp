@@ -107,8 +107,7 @@ void layer_backward(const LayerWeights<C>& w, const LayerWeights<C>& dw, const L
         layer_norm_backward(kept.x1.rows(), w.norm2, dnorm, dx, dw.norm2, dw.norm2_bias);
     }
     const Matrix<C> dout_sum = dropped(kept.mask1, drops.out.probability);
-    const Matrix<S> dout =
-        linear_backward(kept.o.rows(), w.out, dout_sum, dw.out, dw.out_bias).template cast<S>();
+    const Matrix<S> dout = linear_backward(kept.o.rows(), w.out, dout_sum, dw.out, dw.out_bias).template cast<S>();
     Matrix<S> dqkv(dout.rows(), w.qkv.cols());
     attend_backward(dout, dqkv);
     const Matrix<C> dnorm =

@@ -30,7 +30,7 @@ constexpr const char* moment2 = "adam.v.";
 std::map<std::string, ConstTensorView> views_of(const Checkpoint& checkpoint, const Layout& layout)
 {
     std::map<std::string, ConstTensorView> views;
-    const auto add = [&](const std::string& prefix, const std::vector<float>& values) {
+    const auto add = [&](const std::string& prefix, const Numbers<float>& values) {
         for (const Place& place : layout.places()) {
             views.emplace(prefix + place.name, ConstTensorView::contiguous(values.data() + place.first, DType::float32,
                                                                            {place.rows, place.columns}));
@@ -54,7 +54,7 @@ std::uint64_t checksum(const std::map<std::string, ConstTensorView>& views)
 
 /// Copies the file's tensors to their places.
 void take(const std::filesystem::path& path, const std::map<std::string, io::HostTensor>& tensors,
-          const std::string& prefix, const Layout& layout, std::vector<float>& values)
+          const std::string& prefix, const Layout& layout, Numbers<float>& values)
 {
     values.resize(static_cast<std::size_t>(layout.size()));
     for (const Place& place : layout.places()) {
@@ -158,6 +158,7 @@ void expect_same_shape(const std::filesystem::path& path, const ModelShape& in_f
     expect("--heads", in_file.heads, shape.heads);
     expect("--heads-kv", in_file.heads_kv, shape.heads_kv);
     expect("--dim", in_file.dim, shape.dim);
+    expect("--alibi", in_file.alibi ? 1 : 0, shape.alibi ? 1 : 0);
 }
 
 } // namespace gpt

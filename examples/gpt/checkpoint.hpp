@@ -17,7 +17,7 @@ struct Checkpoint {
     std::int64_t step = 0;       ///< steps that are done
     std::uint64_t text_hash = 0; ///< of the training text
     std::vector<Tokens::Merge> merges;
-    std::vector<float> weights, m, v; ///< in the layout of options.shape()
+    Numbers<float> weights, m, v; ///< in the layout of options.shape()
 };
 
 /// Throws flashomp::Error where the file cannot be written; a file of that name is then as it was.

@@ -33,8 +33,8 @@ inline Kept<std::uint8_t> draw(const flashomp::Dropout& dropout, Index rows, Ind
         return {};
     }
     Kept<std::uint8_t> mask(meter, rows, columns);
-    flashomp::dropout_mask(dropout, flashomp::TensorView::contiguous(mask.data(), flashomp::DType::boolean,
-                                                                     {1, 1, rows, columns}));
+    flashomp::dropout_mask(
+        dropout, flashomp::TensorView::contiguous(mask.data(), flashomp::DType::boolean, {1, 1, rows, columns}));
     return mask;
 }
 

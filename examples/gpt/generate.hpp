@@ -1,7 +1,7 @@
 // Text out of a trained model, a token at a time, with a key/value cache for each layer.
 #pragma once
 
-#include "flash_attention.hpp"
+#include "attention_flash.hpp"
 #include "model.hpp"
 #include "random.hpp"
 #include "tokens.hpp"
@@ -20,7 +20,9 @@ class Generator {
     using C = Number<S>;
 
 public:
-    Generator(Model<S>& model, const flashomp::Options& where) : model_(model), where_(where)
+    Generator(Model<S>& model, const flashomp::Options& where)
+        : model_(model), where_(where),
+          slopes_(model.shape().alibi ? alibi_slopes(model.shape().heads) : std::vector<float>())
     {
         const ModelShape& shape = model.shape();
         const auto size = static_cast<std::size_t>(shape.seqlen * shape.heads_kv * shape.head_dim());
@@ -43,19 +45,21 @@ public:
         const auto rows = static_cast<Index>(tokens.size());
         Meter meter;
         Kept<S> x(meter, rows, model_.shape().dim);
-        x.rows() = embedding<C>(tokens, length_, rows, layout.tokens(model_.weights()),
-                                layout.positions(model_.weights()))
-                       .template cast<S>();
+        x.rows() =
+            embedding<C>(tokens, length_, rows, layout.tokens(model_.weights()), layout.positions(model_.weights()))
+                .template cast<S>();
         for (Index i = 0; i < model_.shape().layers; ++i) {
             LayerKept<S> layer;
             layer.x = std::move(x);
-            const auto attend = [&](const Rows<S>& qkv, const Rows<S>& o, AttentionKept<S>&) { this->attend(i, qkv, o); };
+            const auto attend = [&](const Rows<S>& qkv, const Rows<S>& o, AttentionKept<S>&) {
+                this->attend(i, qkv, o);
+            };
             layer_forward(layout.layer(model_.weights(), i), layer, {}, meter, attend, &x);
         }
         length_ += rows;
         Matrix<C> last(1, model_.shape().dim);
-        layer_norm(x.rows().bottomRows(1), layout.last_norm(model_.weights()),
-                   layout.last_norm_bias(model_.weights()), last);
+        layer_norm(x.rows().bottomRows(1), layout.last_norm(model_.weights()), layout.last_norm_bias(model_.weights()),
+                   last);
         return last * layout.tokens(model_.weights()).transpose();
     }
 
@@ -68,7 +72,7 @@ private:
     void attend(Index layer, const Rows<S>& qkv, const Rows<S>& o)
     {
         const ModelShape& shape = model_.shape();
-        const Heads heads{1, qkv.rows(), shape.heads, shape.heads_kv, shape.head_dim()};
+        const Heads heads{1, qkv.rows(), shape.heads, shape.heads_kv, shape.head_dim(), slopes_};
         const auto view = [&](Index column, Index count) { return heads_view(qkv, column, 1, count, heads.head_dim); };
         Cache& cache = caches_[static_cast<std::size_t>(layer)];
         const auto cached = [&](std::vector<S>& values) {
@@ -85,16 +89,17 @@ private:
                           .v_cache = cached(cache.v)},
                          options);
         length += static_cast<std::int32_t>(qkv.rows());
+        options.alibi_slopes = slopes_view(heads);
         std::vector<float> lse(static_cast<std::size_t>(qkv.rows() * heads.heads));
-        flashomp::forward({view(0, heads.heads), cached(cache.k), cached(cache.v),
-                           heads_view(o, 0, 1, heads.heads, heads.head_dim),
-                           flashomp::TensorView::contiguous(lse.data(), flashomp::DType::float32,
-                                                            {1, heads.heads, qkv.rows()})},
-                          options);
+        flashomp::forward(
+            {view(0, heads.heads), cached(cache.k), cached(cache.v), heads_view(o, 0, 1, heads.heads, heads.head_dim),
+             flashomp::TensorView::contiguous(lse.data(), flashomp::DType::float32, {1, heads.heads, qkv.rows()})},
+            options);
     }
 
     Model<S>& model_;
     flashomp::Options where_;
+    std::vector<float> slopes_;
     std::vector<Cache> caches_;
     Index length_ = 0;
 };

@@ -90,8 +90,8 @@ void run(const Options& options, const std::optional<Checkpoint>& from)
     if (trains) {
         corpus = read_corpus(options.data, options.limit);
     }
-    const Tokens tokens = from ? Tokens(from->merges)
-                               : Tokens::learn(corpus.train, static_cast<int>(options.vocabulary));
+    const Tokens tokens =
+        from ? Tokens(from->merges) : Tokens::learn(corpus.train, static_cast<int>(options.vocabulary));
     if (tokens.vocabulary() != options.vocabulary) {
         throw flashomp::Error(fmt::format("--vocabulary was {}; the text has pairs for {} tokens, and at most so many "
                                           "are allowed.",

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace gpt {
 
@@ -46,6 +48,49 @@ void for_blocks(Index count, Index block, const Body& body)
     }
 }
 
+/// Where weights and activations begin. Eigen adds up a row from the first address that a vector register may be loaded
+/// from, so that a sum's order, and its bits, depend on addresses: here they never differ.
+inline constexpr std::size_t alignment = 64;
+
+/// Memory for `count` numbers, indeterminate, from an aligned address.
+template <class T>
+class Aligned {
+public:
+    Aligned() = default;
+    explicit Aligned(std::size_t count)
+        : first_(static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{alignment})))
+    {
+    }
+    [[nodiscard]] T* get() const { return first_.get(); }
+
+private:
+    struct Free {
+        void operator()(T* memory) const { ::operator delete (memory, std::align_val_t{alignment}); }
+    };
+    std::unique_ptr<T, Free> first_;
+};
+
+/// An allocator of std::vector with that alignment.
+template <class T>
+struct AlignedAllocator {
+    using value_type = T;
+    AlignedAllocator() = default;
+    template <class Other>
+    AlignedAllocator(const AlignedAllocator<Other>& /*other*/) // NOLINT(google-explicit-constructor)
+    {
+    }
+    T* allocate(std::size_t count)
+    {
+        return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{alignment}));
+    }
+    void deallocate(T* memory, std::size_t /*count*/) { ::operator delete (memory, std::align_val_t{alignment}); }
+    friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
+};
+
+/// All weights of a model, or their gradients.
+template <class C>
+using Numbers = std::vector<C, AlignedAllocator<C>>;
+
 inline constexpr Index block_rows = 128; ///< of activations: a block's products stay in a core's caches
 
 /// Bytes that are alive, and the most that were.
@@ -71,8 +116,7 @@ class Kept {
 public:
     Kept() = default;
     Kept(Meter& meter, Index rows, Index columns)
-        : meter_(&meter), rows_(rows), columns_(columns),
-          memory_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(rows * columns)))
+        : meter_(&meter), rows_(rows), columns_(columns), memory_(static_cast<std::size_t>(rows * columns))
     {
         meter_->add(bytes());
     }
@@ -91,13 +135,14 @@ public:
 
     void drop()
     {
-        if (memory_) {
+        if (meter_ != nullptr) {
             meter_->take(bytes());
-            memory_.reset();
+            meter_ = nullptr;
+            memory_ = {};
         }
     }
 
-    [[nodiscard]] explicit operator bool() const { return memory_ != nullptr; }
+    [[nodiscard]] explicit operator bool() const { return meter_ != nullptr; }
     [[nodiscard]] T* data() const { return memory_.get(); }
     [[nodiscard]] Rows<T> rows() const { return {memory_.get(), rows_, columns_}; }
     [[nodiscard]] std::int64_t bytes() const { return rows_ * columns_ * static_cast<std::int64_t>(sizeof(T)); }
@@ -105,7 +150,7 @@ public:
 private:
     Meter* meter_ = nullptr;
     Index rows_ = 0, columns_ = 0;
-    std::unique_ptr<T[]> memory_;
+    Aligned<T> memory_;
 };
 
 } // namespace gpt

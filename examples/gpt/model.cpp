@@ -26,8 +26,9 @@ private:
 
 template <class S>
 Model<S>::Model(const ModelShape& shape, std::uint64_t seed, Attention<S>& attention, Recompute recompute)
-    : shape_(shape), layout_(shape), weights_(initial_weights<C>(layout_, shape.layers, seed)),
-      gradients_(weights_.size()), attention_(attention), recompute_(recompute)
+    : shape_(shape), layout_(shape), slopes_(shape.alibi ? alibi_slopes(shape.heads) : std::vector<float>()),
+      weights_(initial_weights<C>(layout_, shape.layers, seed)), gradients_(weights_.size()), attention_(attention),
+      recompute_(recompute)
 {
 }
 
@@ -35,7 +36,7 @@ template <class S>
 Heads Model<S>::heads(Index rows) const
 {
     const Index seqlen = std::min(rows, shape_.seqlen);
-    return {rows / seqlen, seqlen, shape_.heads, shape_.heads_kv, shape_.head_dim()};
+    return {rows / seqlen, seqlen, shape_.heads, shape_.heads_kv, shape_.head_dim(), slopes_};
 }
 
 template <class S>
@@ -50,8 +51,8 @@ Matrix<typename Model<S>::C> Model<S>::forward(const Batch& batch, const Drops& 
 {
     layers_.clear(); // what a pass that failed has left
     kept_.restart();
-    Matrix<C> embedded = embedding<C>(batch.tokens, 0, shape_.seqlen, layout_.tokens(weights_),
-                                      layout_.positions(weights_));
+    Matrix<C> embedded =
+        embedding<C>(batch.tokens, 0, shape_.seqlen, layout_.tokens(weights_), layout_.positions(weights_));
     mask_ = draw(drops.at(0), embedded.rows(), embedded.cols(), other_);
     apply(mask_, drops.probability, 0, embedded);
     Kept<S> x(kept_, embedded.rows(), embedded.cols());
@@ -62,11 +63,12 @@ Matrix<typename Model<S>::C> Model<S>::forward(const Batch& batch, const Drops& 
         const LayerDrops layer_drops = drops_of(drops, i);
         LayerKept<S> layer;
         layer.x = std::move(x);
-        layer_forward(layout_.layer(weights_, i), layer, layer_drops, kept_,
-                      [&](const Rows<S>&, const Rows<S>&, AttentionKept<S>&) {
-                          attention_forward(layer, layer_drops.attention, kept_);
-                      },
-                      &x);
+        layer_forward(
+            layout_.layer(weights_, i), layer, layer_drops, kept_,
+            [&](const Rows<S>&, const Rows<S>&, AttentionKept<S>&) {
+                attention_forward(layer, layer_drops.attention, kept_);
+            },
+            &x);
         if (!keeps) {
             continue;
         }
@@ -103,11 +105,12 @@ double Model<S>::train(const Batch& batch, const Drops& drops)
         const LayerDrops layer_drops = drops_of(drops, i);
         const LayerWeights<C> weights = layout_.layer(weights_, i);
         if (recompute_ == Recompute::layer) {
-            layer_forward<S, C>(weights, layer, layer_drops, kept_,
-                                [&](const Rows<S>&, const Rows<S>&, AttentionKept<S>&) {
-                                    attention_forward(layer, layer_drops.attention, kept_);
-                                },
-                                nullptr);
+            layer_forward<S, C>(
+                weights, layer, layer_drops, kept_,
+                [&](const Rows<S>&, const Rows<S>&, AttentionKept<S>&) {
+                    attention_forward(layer, layer_drops.attention, kept_);
+                },
+                nullptr);
         } else if (recompute_ == Recompute::attention) {
             attention_forward(layer, layer_drops.attention, kept_);
         }

@@ -40,8 +40,8 @@ public:
 
     [[nodiscard]] const ModelShape& shape() const { return shape_; }
     [[nodiscard]] const Layout& layout() const { return layout_; }
-    [[nodiscard]] std::vector<C>& weights() { return weights_; }
-    [[nodiscard]] std::vector<C>& gradients() { return gradients_; }
+    [[nodiscard]] Numbers<C>& weights() { return weights_; }
+    [[nodiscard]] Numbers<C>& gradients() { return gradients_; }
 
     /// Bytes that layers keep; its peak is that of the last train() or evaluate().
     [[nodiscard]] const Meter& kept() const { return kept_; }
@@ -55,7 +55,8 @@ private:
 
     ModelShape shape_;
     Layout layout_;
-    std::vector<C> weights_, gradients_;
+    std::vector<float> slopes_; ///< ALiBi's
+    Numbers<C> weights_, gradients_;
     Attention<S>& attention_;
     Recompute recompute_;
     Meter kept_, other_; ///< of layers, and of the rest

@@ -12,8 +12,8 @@ namespace gpt {
 
 /// P(w|h) = max(c(hw) − D(c(hw)), 0)/N(h) + γ(h)·P(w|h′), where h′ is h without its first token, N(h) = Σ_w c(hw), and
 /// γ(h) makes the sum 1. At the highest order c counts occurrences; below, the different tokens that stand before hw.
-/// D is one of three discounts for counts of 1, 2 and 3 or more, estimated for each order from n₁, …, n₄, the numbers of
-/// n-grams with those counts. Below order 1 all tokens are equally likely.
+/// D is one of three discounts for counts of 1, 2 and 3 or more, estimated for each order from n₁, …, n₄, the numbers
+/// of n-grams with those counts. Below order 1 all tokens are equally likely.
 class NGram {
 public:
     NGram(std::span<const Tokens::Id> text, int order, int vocabulary);

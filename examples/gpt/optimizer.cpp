@@ -11,7 +11,7 @@ constexpr Index block = 1 << 14;
 
 /// In blocks, whose sums are added in order.
 template <class C>
-double norm_of(const std::vector<C>& values)
+double norm_of(const Numbers<C>& values)
 {
     const auto size = static_cast<Index>(values.size());
     std::vector<double> parts(static_cast<std::size_t>((size + block - 1) / block));
@@ -40,7 +40,7 @@ double learning_rate(const OptimizerOptions& options, std::int64_t step, std::in
 }
 
 template <class C>
-double AdamW<C>::step(std::vector<C>& weights, std::vector<C>& gradients, std::int64_t step, std::int64_t steps)
+double AdamW<C>::step(Numbers<C>& weights, Numbers<C>& gradients, std::int64_t step, std::int64_t steps)
 {
     using Array = Eigen::Map<Eigen::Array<C, Eigen::Dynamic, 1>>;
     const double norm = norm_of(gradients);
@@ -54,7 +54,7 @@ double AdamW<C>::step(std::vector<C>& weights, std::vector<C>& gradients, std::i
     for (const Place& place : layout_.places()) {
         const auto decay = static_cast<C>(place.is_matrix ? rate * options_.weight_decay : 0.0);
         for_blocks(place.rows * place.columns, block, [&](Index first, Index count) {
-            const auto at = [&](std::vector<C>& all) { return Array(all.data() + place.first + first, count); };
+            const auto at = [&](Numbers<C>& all) { return Array(all.data() + place.first + first, count); };
             Array w = at(weights);
             Array g = at(gradients);
             Array m = at(m_);

@@ -31,15 +31,15 @@ public:
     }
 
     /// Scales gradients whose norm is over the limit, and takes a step. Returns the norm that they had.
-    double step(std::vector<C>& weights, std::vector<C>& gradients, std::int64_t step, std::int64_t steps);
+    double step(Numbers<C>& weights, Numbers<C>& gradients, std::int64_t step, std::int64_t steps);
 
-    [[nodiscard]] std::vector<C>& m() { return m_; }
-    [[nodiscard]] std::vector<C>& v() { return v_; }
+    [[nodiscard]] Numbers<C>& m() { return m_; }
+    [[nodiscard]] Numbers<C>& v() { return v_; }
 
 private:
     OptimizerOptions options_;
     const Layout& layout_;
-    std::vector<C> m_, v_;
+    Numbers<C> m_, v_;
 };
 
 } // namespace gpt

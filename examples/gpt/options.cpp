@@ -17,7 +17,8 @@ namespace gpt {
 
 namespace {
 
-constexpr const char* about = R"(Trains a decoder-only transformer from scratch on a text, with flashomp's attention or with standard attention,
+constexpr const char* about =
+    R"(Trains a decoder-only transformer from scratch on a text, with flashomp's attention or with standard attention,
 beside a 5-gram model of the same text, and writes text with it.
 
 Exit status: 0 success, 2 bad input or a file that cannot be written, 3 the machine failed: memory, a GPU.)";
@@ -90,9 +91,9 @@ void check(const Options& options)
 void describe(CLI::App& app, Options& options)
 {
     const char* const text = "The text";
-    app.add_option("--data", options.data,
-                   fmt::format("file or folder, repeatable; default {} (Debian package {})", default_text,
-                               default_package))
+    app.add_option(
+           "--data", options.data,
+           fmt::format("file or folder, repeatable; default {} (Debian package {})", default_text, default_package))
         ->group(text)
         ->allow_extra_args(false);
     app.add_option("--limit", options.limit, "use at most so many bytes for training; 0 is all")->group(text);
@@ -108,8 +109,9 @@ void describe(CLI::App& app, Options& options)
     app.add_option("--dim", options.dim, "width of the residual stream")->group(model);
     app.add_option("--dropout", options.dropout, "of embeddings, probabilities and the outputs of a layer's parts")
         ->group(model);
-    app.add_option("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32")
+    app.add_option("--alibi", options.alibi, "true: scores fall with distance (ALiBi), besides learned positions")
         ->group(model);
+    app.add_option("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32")->group(model);
 
     const char* const how = "How it is computed";
     app.add_option("--attention", options.attention,
@@ -151,6 +153,9 @@ void describe(CLI::App& app, Options& options)
     app.add_option("--temperature", options.temperature, "of the draw")->group(out);
     for (CLI::Option* const option : app.get_options()) {
         option->capture_default_str();
+        if (option->get_name() != "--data") {
+            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast); // as in the tool
+        }
     }
 }
 
@@ -158,7 +163,7 @@ void describe(CLI::App& app, Options& options)
 
 ModelShape Options::shape() const
 {
-    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim};
+    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim, alibi};
 }
 
 Recompute Options::recompute() const

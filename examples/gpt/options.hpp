@@ -16,14 +16,15 @@ namespace gpt {
 struct Options {
     // The text.
     std::vector<std::string> data;
-    std::int64_t limit = 0;      ///< bytes of the training text; 0: all
+    std::int64_t limit = 0;        ///< bytes of the training text; 0: all
     std::int64_t vocabulary = 256; ///< 256: bytes; more: byte-pair encoding
-    int ngram = 5;               ///< order of the baseline; 0: none
+    int ngram = 5;                 ///< order of the baseline; 0: none
 
     // The model.
     std::int64_t seqlen = 512, layers = 4, heads = 4, heads_kv = 0, dim = 128; ///< heads_kv 0: as heads
     std::string attention = "flash", device = "auto", checkpoint = "none", dtype = "float32";
     double dropout = 0.0;
+    bool alibi = false;
 
     // Training.
     std::int64_t batch = 4, steps = 1000;
@@ -69,6 +70,7 @@ void for_each_saved(Any& options, const Visit& visit)
     visit("checkpoint", options.checkpoint);
     visit("dtype", options.dtype);
     visit("dropout", options.dropout);
+    visit("alibi", options.alibi);
     visit("batch", options.batch);
     visit("steps", options.steps);
     visit("seed", options.seed);

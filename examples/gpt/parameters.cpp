@@ -4,6 +4,15 @@
 
 namespace gpt {
 
+std::vector<float> alibi_slopes(Index heads)
+{
+    std::vector<float> slopes;
+    for (Index head = 1; head <= heads; ++head) {
+        slopes.push_back(std::exp2(-8.0F * static_cast<float>(head) / static_cast<float>(heads)));
+    }
+    return slopes;
+}
+
 Layout::Layout(const ModelShape& shape)
 {
     add("embedding.tokens", shape.vocabulary, shape.dim, true);
@@ -27,6 +36,18 @@ Layout::Layout(const ModelShape& shape)
     add("norm.bias", 1, shape.dim, false);
 }
 
+namespace {
+
+/// Of a position and a column: sines in even columns, cosines in odd ones.
+double sinusoid(Index position, Index column, Index columns)
+{
+    const double exponent = static_cast<double>(2 * (column / 2)) / static_cast<double>(columns);
+    const double angle = static_cast<double>(position) * std::pow(10000.0, -exponent);
+    return column % 2 == 0 ? std::sin(angle) : std::cos(angle);
+}
+
+} // namespace
+
 void Layout::add(const std::string& name, Index rows, Index columns, bool is_matrix)
 {
     places_.push_back({name, size_, rows, columns, is_matrix});
@@ -34,10 +55,10 @@ void Layout::add(const std::string& name, Index rows, Index columns, bool is_mat
 }
 
 template <class C>
-std::vector<C> initial_weights(const Layout& layout, Index layers, std::uint64_t seed)
+Numbers<C> initial_weights(const Layout& layout, Index layers, std::uint64_t seed)
 {
     constexpr double sigma = 0.02;
-    std::vector<C> values(static_cast<std::size_t>(layout.size()));
+    Numbers<C> values(static_cast<std::size_t>(layout.size()));
     for (const Place& place : layout.places()) {
         const auto ends_with = [&](const char* text) { return place.name.ends_with(text); };
         const bool writes_residual = ends_with("attention.out.weight") || ends_with("mlp.down.weight");
@@ -46,6 +67,9 @@ std::vector<C> initial_weights(const Layout& layout, Index layers, std::uint64_t
             double value = 0;
             if (ends_with("norm.weight")) {
                 value = 1;
+            } else if (ends_with("positions")) {
+                value = sigma * std::numbers::sqrt2 *
+                        sinusoid((i - place.first) / place.columns, (i - place.first) % place.columns, place.columns);
             } else if (!ends_with(".bias")) {
                 value = width * random_normal(seed, Stream::weights, static_cast<std::uint64_t>(i));
             }
@@ -55,7 +79,7 @@ std::vector<C> initial_weights(const Layout& layout, Index layers, std::uint64_t
     return values;
 }
 
-template std::vector<float> initial_weights(const Layout&, Index, std::uint64_t);
-template std::vector<double> initial_weights(const Layout&, Index, std::uint64_t);
+template Numbers<float> initial_weights(const Layout&, Index, std::uint64_t);
+template Numbers<double> initial_weights(const Layout&, Index, std::uint64_t);
 
 } // namespace gpt

@@ -12,11 +12,15 @@ namespace gpt {
 /// Sizes of a model.
 struct ModelShape {
     Index vocabulary = 256, seqlen = 512, layers = 4, heads = 4, heads_kv = 4, dim = 128;
+    bool alibi = false;
 
     [[nodiscard]] Index head_dim() const { return dim / heads; }
     [[nodiscard]] Index attention_width() const { return (heads + 2 * heads_kv) * head_dim(); }
     [[nodiscard]] Index hidden() const { return 4 * dim; } ///< of the MLP
 };
+
+/// ALiBi's slopes of so many heads, 2^(−8·h/heads) for h = 1, 2, … (Press et al. 2022).
+[[nodiscard]] std::vector<float> alibi_slopes(Index heads);
 
 /// Where one weight is.
 struct Place {
@@ -40,21 +44,33 @@ public:
     [[nodiscard]] Index size() const { return size_; }
 
     template <class C>
-    [[nodiscard]] Rows<C> at(std::vector<C>& values, std::size_t index) const
+    [[nodiscard]] Rows<C> at(Numbers<C>& values, std::size_t index) const
     {
         const Place& place = places_[index];
         return {values.data() + place.first, place.rows, place.columns};
     }
     template <class C>
-    [[nodiscard]] Rows<C> tokens(std::vector<C>& values) const { return at(values, 0); }
+    [[nodiscard]] Rows<C> tokens(Numbers<C>& values) const
+    {
+        return at(values, 0);
+    }
     template <class C>
-    [[nodiscard]] Rows<C> positions(std::vector<C>& values) const { return at(values, 1); }
+    [[nodiscard]] Rows<C> positions(Numbers<C>& values) const
+    {
+        return at(values, 1);
+    }
     template <class C>
-    [[nodiscard]] Rows<C> last_norm(std::vector<C>& values) const { return at(values, places_.size() - 2); }
+    [[nodiscard]] Rows<C> last_norm(Numbers<C>& values) const
+    {
+        return at(values, places_.size() - 2);
+    }
     template <class C>
-    [[nodiscard]] Rows<C> last_norm_bias(std::vector<C>& values) const { return at(values, places_.size() - 1); }
+    [[nodiscard]] Rows<C> last_norm_bias(Numbers<C>& values) const
+    {
+        return at(values, places_.size() - 1);
+    }
     template <class C>
-    [[nodiscard]] LayerWeights<C> layer(std::vector<C>& values, Index index) const
+    [[nodiscard]] LayerWeights<C> layer(Numbers<C>& values, Index index) const
     {
         const auto first = 2 + static_cast<std::size_t>(index) * 12;
         const auto rows = [&](std::size_t i) { return at(values, first + i); };
@@ -69,10 +85,11 @@ private:
     Index size_ = 0;
 };
 
-/// The weights that training begins with: matrices and embeddings normal with σ = 0.02, those that write to the
-/// residual stream with σ = 0.02/√(2·layers) (Radford et al. 2019), norms 1, biases 0. The same seed gives the same
-/// numbers on every machine.
+/// The weights that training begins with: matrices and embeddings of tokens normal with σ = 0.02, those that write to
+/// the residual stream with σ = 0.02/√(2·layers) (Radford et al. 2019), norms 1, biases 0. Embeddings of positions
+/// begin as sines and cosines of 10000^(−2i/dim) a position (Vaswani et al. 2017), with the same σ: a head that looks
+/// one token back is then a rotation away, where random positions have to be learnt one by one.
 template <class C>
-[[nodiscard]] std::vector<C> initial_weights(const Layout& layout, Index layers, std::uint64_t seed);
+[[nodiscard]] Numbers<C> initial_weights(const Layout& layout, Index layers, std::uint64_t seed);
 
 } // namespace gpt

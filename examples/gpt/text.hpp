@@ -24,8 +24,11 @@ struct Text {
 /// Throws flashomp::Error where the text is too short for one sequence.
 [[nodiscard]] inline Text tokenised(const Corpus& corpus, const Tokens& tokens, Index seqlen)
 {
-    Text text{tokens.encode(corpus.train), tokens.encode(corpus.validation), tokens.encode(corpus.test),
-              static_cast<std::int64_t>(corpus.train.size()), static_cast<std::int64_t>(corpus.validation.size()),
+    Text text{tokens.encode(corpus.train),
+              tokens.encode(corpus.validation),
+              tokens.encode(corpus.test),
+              static_cast<std::int64_t>(corpus.train.size()),
+              static_cast<std::int64_t>(corpus.validation.size()),
               fnv1a(corpus.train)};
     if (static_cast<Index>(text.train.size()) < seqlen + 1) {
         throw flashomp::Error(fmt::format("--data has {} tokens for training; --seqlen {} needs at least {}.",

@@ -109,7 +109,8 @@ Quality Trainer<S>::evaluate(const std::vector<Tokens::Id>& text, std::int64_t w
     Quality quality;
     const auto seqlen = static_cast<std::size_t>(options_.seqlen);
     const auto batch = static_cast<std::size_t>(options_.batch);
-    const std::size_t end = std::min(text.size() - 1, windows == 0 ? text.size() : static_cast<std::size_t>(windows) * seqlen);
+    const std::size_t end =
+        std::min(text.size() - 1, windows == 0 ? text.size() : static_cast<std::size_t>(windows) * seqlen);
     const auto run = [&](const Sequences& sequences) {
         const std::vector<double> losses = model_.evaluate({sequences.tokens, sequences.targets});
         for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -135,8 +136,8 @@ Quality Trainer<S>::evaluate(const std::vector<Tokens::Id>& text, std::int64_t w
 template <class S>
 void Trainer<S>::save(const Text& text)
 {
-    write_checkpoint(options_.save, {options_, step_, text.hash, tokens_.merges(), model_.weights(), optimizer_.m(),
-                                     optimizer_.v()});
+    write_checkpoint(options_.save,
+                     {options_, step_, text.hash, tokens_.merges(), model_.weights(), optimizer_.m(), optimizer_.v()});
 }
 
 template <class S>
@@ -144,8 +145,7 @@ void Trainer<S>::train_step(const Text& text, Record& record)
 {
     const auto start = std::chrono::steady_clock::now();
     const double attention_before = model_.attention_seconds();
-    const Sequences sequences =
-        training_batch(text, options_.batch, options_.seqlen, options_.seed, step_);
+    const Sequences sequences = training_batch(text, options_.batch, options_.seqlen, options_.seed, step_);
     const std::uint64_t places = places_of_model(options_.layers);
     const Drops drops{options_.dropout, options_.seed, static_cast<std::uint64_t>(step_) * places};
     const double loss = model_.train({sequences.tokens, sequences.targets}, drops);
@@ -169,7 +169,8 @@ void Trainer<S>::train_step(const Text& text, Record& record)
                 {"kept_bytes", model_.kept().peak()},
                 {"peak_resident_bytes", peak_resident_bytes()}});
     ++step_;
-    show_progress(fmt::format("step {}/{}: loss {:.3f}, {:.0f} tokens/s", step_, options_.steps, loss, count / seconds));
+    show_progress(
+        fmt::format("step {}/{}: loss {:.3f}, {:.0f} tokens/s", step_, options_.steps, loss, count / seconds));
 }
 
 template <class S>
@@ -190,8 +191,11 @@ void Trainer<S>::train(const Text& text, Record& record)
                 {"step_flops", step_flops_},
                 {"resident_bytes_before", peak_resident_bytes()},
                 {"predicted", predicted(options_.shape(), options_.batch)},
-                {"build", {{"version", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
-                           {"flags", build.flags}}}});
+                {"build",
+                 {{"version", build.version},
+                  {"commit", build.commit},
+                  {"compiler", build.compiler},
+                  {"flags", build.flags}}}});
     const std::int64_t end =
         options_.stop_after == 0 ? options_.steps : std::min(options_.steps, step_ + options_.stop_after);
     std::int64_t saved = -1;

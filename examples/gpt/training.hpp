@@ -31,9 +31,9 @@ private:
 
 /// How well tokens were predicted. Per byte, models of different tokens can be compared.
 struct Quality {
-    double loss = 0;           ///< Σ −log p, nats
-    std::int64_t tokens = 0;   ///< that were predicted
-    std::int64_t bytes = 0;    ///< of these
+    double loss = 0;         ///< Σ −log p, nats
+    std::int64_t tokens = 0; ///< that were predicted
+    std::int64_t bytes = 0;  ///< of these
 
     void add(double nats, std::size_t length)
     {

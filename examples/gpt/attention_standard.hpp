@@ -15,7 +15,7 @@ class StandardAttention final : public Attention<S> {
     using Head = Eigen::Map<Matrix<S>, 0, Eigen::OuterStride<>>; ///< [seqlen, head_dim] inside a matrix of rows
 
 public:
-    /// s = q·kᵀ/√d, p = softmax(s), o = dropout(p)·v.
+    /// s = q·kᵀ/√d − slope·(i − j), p = softmax(s), o = dropout(p)·v.
     void forward(const Heads& heads, const Rows<S>& qkv, const flashomp::Dropout& dropout, Rows<S> o,
                  AttentionKept<S>& kept, Meter& meter) override
     {
@@ -24,9 +24,8 @@ public:
         if (dropout.probability > 0) {
             kept.mask = Kept<std::uint8_t>(meter, heads.batch * heads.heads * n, n);
             kept.dropped = Kept<S>(meter, heads.batch * heads.heads * n, n);
-            flashomp::dropout_mask(dropout,
-                                   flashomp::TensorView::contiguous(kept.mask.data(), flashomp::DType::boolean,
-                                                                    {heads.batch, heads.heads, n, n}));
+            flashomp::dropout_mask(dropout, flashomp::TensorView::contiguous(kept.mask.data(), flashomp::DType::boolean,
+                                                                             {heads.batch, heads.heads, n, n}));
         }
         for_blocks(heads.batch * heads.heads, 1, [&](Index i, Index) {
             const Index batch = i / heads.heads;
@@ -36,8 +35,12 @@ public:
             s.noalias() = head_of(qkv, heads, batch, head, 0).template cast<C>() *
                           head_of(qkv, heads, batch, head_kv, heads.key_column()).template cast<C>().transpose();
             s *= scale(heads);
+            const C slope = heads.slopes.empty() ? C(0) : static_cast<C>(heads.slopes[static_cast<std::size_t>(head)]);
             for (Index row = 0; row < n; ++row) {
                 auto seen = s.row(row).head(row + 1);
+                if (slope > C(0)) {
+                    seen.array() -= slope * Eigen::Array<C, 1, Eigen::Dynamic>::LinSpaced(row + 1, C(row), C(0));
+                }
                 const C most = seen.maxCoeff();
                 seen = (seen.array() - most).exp().matrix();
                 seen /= seen.sum();
@@ -102,8 +105,8 @@ private:
 
     static Head head_of(const Rows<S>& rows, const Heads& heads, Index batch, Index head, Index column)
     {
-        S* const first = const_cast<S*>(rows.data()) + batch * heads.seqlen * rows.cols() + column +
-                         head * heads.head_dim;
+        S* const first =
+            const_cast<S*>(rows.data()) + batch * heads.seqlen * rows.cols() + column + head * heads.head_dim;
         return {first, heads.seqlen, heads.head_dim, Eigen::OuterStride<>(rows.cols())};
     }
 

@@ -17,8 +17,17 @@ template <class S>
 {
     const Index width = rows.cols();
     const Index seqlen = rows.rows() / batch;
-    return {const_cast<S*>(rows.data()) + column, dtype_of<S>, {batch, seqlen, heads, head_dim},
+    return {const_cast<S*>(rows.data()) + column,
+            dtype_of<S>,
+            {batch, seqlen, heads, head_dim},
             {seqlen * width, width, head_dim, 1}};
+}
+
+/// [heads], or no tensor.
+[[nodiscard]] inline flashomp::ConstTensorView slopes_view(const Heads& heads)
+{
+    return heads.slopes.empty() ? flashomp::ConstTensorView()
+                                : flashomp::ConstTensorView::contiguous(heads.slopes, {heads.heads});
 }
 
 template <class S>
@@ -34,15 +43,24 @@ public:
     {
         kept.lse = Kept<float>(meter, heads.batch * heads.heads, heads.seqlen);
         report_ = flashomp::forward({q(heads, qkv), k(heads, qkv), v(heads, qkv), out(heads, o), lse(heads, kept)},
-                                    with(dropout));
+                                    with(heads, dropout));
     }
 
     void backward(const Heads& heads, const Rows<S>& qkv, const Rows<S>& o, const AttentionKept<S>& kept,
                   const Rows<S>& dout, const flashomp::Dropout& dropout, Rows<S> dqkv) override
     {
+        // The library takes gradients that are columns of one matrix for overlapping where heads and key heads differ.
+        Matrix<S> dq(heads.rows(), heads.key_column());
+        Matrix<S> dk(heads.rows(), heads.heads_kv * heads.head_dim);
+        Matrix<S> dv(dk.rows(), dk.cols());
+        const auto gradient = [&](Matrix<S>& rows, Index count) {
+            return heads_view(Rows<S>(rows.data(), rows.rows(), rows.cols()), 0, heads.batch, count, heads.head_dim);
+        };
         report_ = flashomp::backward({q(heads, qkv), k(heads, qkv), v(heads, qkv), out(heads, o), lse(heads, kept),
-                                      out(heads, dout), q(heads, dqkv), k(heads, dqkv), v(heads, dqkv)},
-                                     with(dropout));
+                                      out(heads, dout), gradient(dq, heads.heads), gradient(dk, heads.heads_kv),
+                                      gradient(dv, heads.heads_kv)},
+                                     with(heads, dropout));
+        dqkv << dq, dk, dv;
     }
 
     [[nodiscard]] std::string ran_on() const override
@@ -73,9 +91,10 @@ private:
                                                 {heads.batch, heads.heads, heads.seqlen});
     }
 
-    [[nodiscard]] flashomp::Options with(const flashomp::Dropout& dropout) const
+    [[nodiscard]] flashomp::Options with(const Heads& heads, const flashomp::Dropout& dropout) const
     {
         flashomp::Options options = options_;
+        options.alibi_slopes = slopes_view(heads);
         options.dropout = dropout;
         return options;
     }
