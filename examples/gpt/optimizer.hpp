@@ -9,7 +9,7 @@
 namespace gpt {
 
 struct OptimizerOptions {
-    double learning_rate = 3e-3; ///< the highest
+    double learning_rate = 2e-3; ///< the highest
     double last_rate = 0.1;      ///< of the highest, at the last step
     std::int64_t warmup = 50;    ///< steps in which it rises
     double beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8;

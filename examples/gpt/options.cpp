@@ -109,7 +109,8 @@ void describe(CLI::App& app, Options& options)
     app.add_option("--dim", options.dim, "width of the residual stream")->group(model);
     app.add_option("--dropout", options.dropout, "of embeddings, probabilities and the outputs of a layer's parts")
         ->group(model);
-    app.add_option("--alibi", options.alibi, "true: scores fall with distance (ALiBi), besides learned positions")
+    app.add_option("--alibi", options.alibi,
+                   "true or false: scores fall with distance (ALiBi), besides learned positions")
         ->group(model);
     app.add_option("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32")->group(model);
 

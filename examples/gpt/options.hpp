@@ -24,10 +24,10 @@ struct Options {
     std::int64_t seqlen = 512, layers = 4, heads = 4, heads_kv = 0, dim = 128; ///< heads_kv 0: as heads
     std::string attention = "flash", device = "auto", checkpoint = "none", dtype = "float32";
     double dropout = 0.0;
-    bool alibi = false;
+    bool alibi = true;
 
     // Training.
-    std::int64_t batch = 4, steps = 1000;
+    std::int64_t batch = 4, steps = 600;
     std::uint64_t seed = 1;
     OptimizerOptions optimizer;
     std::int64_t eval_every = 100, eval_windows = 32; ///< windows of seqlen tokens; at the end all of them
