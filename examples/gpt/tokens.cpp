@@ -106,6 +106,9 @@ Tokens::Tokens(std::vector<Merge> merges) : merges_(std::move(merges))
 
 Tokens Tokens::learn(std::string_view text, int vocabulary)
 {
+    if (vocabulary <= bytes) {
+        return Tokens();
+    }
     std::vector<CountedWord> words = counted_words(text);
     std::map<Merge, std::int64_t> counts;
     std::map<Merge, std::set<std::size_t>> places; // words that have, or had, the pair
