@@ -1,0 +1,95 @@
+// What a user can choose, on the command line and, for a resumed run, in a checkpoint.
+#pragma once
+
+#include "model.hpp"
+#include "optimizer.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace gpt {
+
+struct Options {
+    // The text.
+    std::vector<std::string> data;
+    std::int64_t limit = 0;        ///< bytes of the training text; 0: all
+    std::int64_t vocabulary = 256; ///< 256: bytes; more: byte-pair encoding
+    int ngram = 5;                 ///< order of the baseline; 0: none
+
+    // The model.
+    std::int64_t seqlen = 512, layers = 4, heads = 4, heads_kv = 0, dim = 128; ///< heads_kv 0: as heads
+    std::string attention = "flash", device = "auto", checkpoint = "none", dtype = "float32";
+    double dropout = 0.0;
+    bool alibi = true;
+
+    // Training.
+    std::int64_t batch = 4, steps = 600;
+    std::uint64_t seed = 1;
+    OptimizerOptions optimizer;
+    std::int64_t eval_every = 100, eval_windows = 32; ///< windows of seqlen tokens; at the end all of them
+    int threads = 0;                                  ///< 0: OMP_NUM_THREADS
+
+    // Files and output.
+    std::string save, resume, json;
+    std::int64_t save_every = 100;
+    std::int64_t stop_after = 0;   ///< steps of this process; 0: all
+    std::int64_t memory_limit = 0; ///< bytes of address space; 0: none
+
+    // Text out of the trained model.
+    std::int64_t sample = 0; ///< tokens
+    std::string prompt = "\n";
+    double temperature = 0.8;
+
+    [[nodiscard]] ModelShape shape() const;
+    [[nodiscard]] Recompute recompute() const;
+};
+
+/// The command line over `defaults`. Throws flashomp::Error with one sentence, also for values that do not fit
+/// together. Nothing when --help was asked for and printed.
+[[nodiscard]] bool parse_options(int argc, char** argv, Options& options);
+
+/// Calls visit(name, value) for everything that a checkpoint holds of the options.
+template <class Any, class Visit>
+void for_each_saved(Any& options, const Visit& visit)
+{
+    visit("data", options.data);
+    visit("limit", options.limit);
+    visit("vocabulary", options.vocabulary);
+    visit("ngram", options.ngram);
+    visit("seqlen", options.seqlen);
+    visit("layers", options.layers);
+    visit("heads", options.heads);
+    visit("heads_kv", options.heads_kv);
+    visit("dim", options.dim);
+    visit("attention", options.attention);
+    visit("device", options.device);
+    visit("checkpoint", options.checkpoint);
+    visit("dtype", options.dtype);
+    visit("dropout", options.dropout);
+    visit("alibi", options.alibi);
+    visit("batch", options.batch);
+    visit("steps", options.steps);
+    visit("seed", options.seed);
+    visit("learning_rate", options.optimizer.learning_rate);
+    visit("last_rate", options.optimizer.last_rate);
+    visit("warmup", options.optimizer.warmup);
+    visit("beta1", options.optimizer.beta1);
+    visit("beta2", options.optimizer.beta2);
+    visit("weight_decay", options.optimizer.weight_decay);
+    visit("clip", options.optimizer.clip);
+    visit("eval_every", options.eval_every);
+    visit("eval_windows", options.eval_windows);
+    visit("save_every", options.save_every);
+    visit("threads", options.threads);
+}
+
+[[nodiscard]] nlohmann::json to_json(const Options& options);
+
+/// Throws nlohmann::json::exception for what to_json() does not write.
+[[nodiscard]] Options options_from_json(const nlohmann::json& json);
+
+} // namespace gpt

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Runs examples/gpt for what docs/language_model.md shows, and writes the page's tables and figures from that.
+
+  examples/gpt/record.py run --gpt build/release/bin/gpt [--data PATH] [PART ...]   JSON in examples/gpt/results
+  examples/gpt/record.py page                                                      tables and figures, from that JSON
+
+Parts: parity (flash and standard, three seeds, two types), memory (the four combinations beside the plan's prediction),
+limit (N where memory ends), default (the default run beside its 5-gram model).
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Optional
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+ROOT = HERE.parent.parent
+PAGE = ROOT / "docs" / "language_model.md"
+FIGURES = ROOT / "docs" / "figures"
+SMALL = ["--layers", "2", "--heads", "4", "--dim", "64", "--batch", "4", "--seqlen", "256", "--steps", "300",
+         "--eval-every", "50", "--ngram", "0", "--alibi", "true"]
+MEMORY = ["--layers", "6", "--heads", "4", "--dim", "128", "--batch", "2", "--seqlen", "512", "--dtype", "bfloat16",
+          "--dropout", "0.1", "--steps", "12", "--eval-every", "0", "--ngram", "0", "--limit", "200000"]
+WAYS = {"none": ("standard", "none"), "flash": ("flash", "none"), "checkpoint": ("standard", "layer"),
+        "both": ("flash", "layer")}
+LIMIT = 2_000_000_000
+Lines = list[dict[str, Any]]
+
+
+def cpu() -> str:
+    """The CPU's name."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found.group(1) if found else "unknown"
+
+
+class Program:
+    """The program, with the text that is asked for."""
+
+    def __init__(self, path: str, data: Optional[str]):
+        self.command = [path] + (["--data", data] if data else [])
+
+    def run(self, options: list[str]) -> tuple[int, Lines, str]:
+        """Status, the lines of JSON and what was printed."""
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "run.jsonl"
+            done = subprocess.run(self.command + options + ["--json", str(record)], text=True, capture_output=True,
+                                  env={**os.environ, "FLASHOMP_TUNING": "off"})
+            text = record.read_text() if record.exists() else ""
+        return done.returncode, [json.loads(line) for line in text.splitlines()], done.stdout + done.stderr
+
+    def expect(self, options: list[str]) -> tuple[Lines, str]:
+        """The same of a run that must succeed."""
+        status, lines, text = self.run(options)
+        if status != 0:
+            sys.exit(f"record.py: {' '.join(options)} ended with status {status}: {text}")
+        return lines, text
+
+
+def of_type(lines: Lines, kind: str) -> Lines:
+    return [line for line in lines if line["type"] == kind]
+
+
+def median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def summary(options: list[str], lines: Lines) -> dict[str, Any]:
+    """What the tables and figures need of a run."""
+    steps = of_type(lines, "step")
+    later = steps[2:] or steps  # the first ones ask the system for memory
+    result = of_type(lines, "result")
+    return {"options": options, "run": lines[0], "losses": [step["loss"] for step in steps],
+            "validations": of_type(lines, "validation"), "result": result[0] if result else None,
+            "seconds": median([step["seconds"] for step in later]),
+            "attention_seconds": median([step["attention_seconds"] for step in later]),
+            "kept_bytes": max(step["kept_bytes"] for step in steps),
+            "peak_resident_bytes": max(step["peak_resident_bytes"] for step in steps)}
+
+
+def parity(program: Program) -> list[dict[str, Any]]:
+    rows = []
+    for dtype in ("float32", "bfloat16"):
+        for seed in ("1", "2", "3"):
+            for attention in ("standard", "flash"):
+                options = SMALL + ["--dtype", dtype, "--seed", seed, "--attention", attention]
+                lines, _ = program.expect(options)
+                rows.append({"dtype": dtype, "seed": int(seed), "attention": attention, **summary(options, lines)})
+    return rows
+
+
+def memory(program: Program) -> list[dict[str, Any]]:
+    rows = []
+    for way, (attention, checkpoint) in WAYS.items():
+        options = MEMORY + ["--attention", attention, "--checkpoint", checkpoint]
+        lines, _ = program.expect(options)
+        rows.append({"way": way, **summary(options, lines)})
+    return rows
+
+
+def limit(program: Program) -> list[dict[str, Any]]:
+    rows = []
+    for attention in ("standard", "flash"):
+        for seqlen in (512, 1024, 2048, 4096, 8192):
+            options = ["--layers", "4", "--heads", "4", "--dim", "64", "--batch", "1", "--steps", "2", "--ngram", "0",
+                       "--eval-every", "0", "--limit", "100000", "--memory-limit", str(LIMIT), "--seqlen", str(seqlen),
+                       "--attention", attention]
+            status, lines, text = program.run(options)
+            row: dict[str, Any] = {"attention": attention, "seqlen": seqlen, "status": status, "memory_limit": LIMIT}
+            if status == 0:
+                row.update(summary(options, lines))
+            else:
+                row["said"] = text.strip().splitlines()[-1]
+            rows.append(row)
+    return rows
+
+
+def default(program: Program) -> list[dict[str, Any]]:
+    options = ["--sample", "400"]
+    lines, text = program.expect(options)
+    return [{**summary(options, lines), "printed": text}]
+
+
+PARTS = {"parity": parity, "memory": memory, "limit": limit, "default": default}
+
+
+def percent(a: float, b: float) -> str:
+    return f"{100 * (a / b - 1):+.3f} %"
+
+
+def parity_table(rows: list[dict[str, Any]]) -> list[str]:
+    table = ["| dtype | seed | standard | flash | difference |", "| --- | ---: | ---: | ---: | ---: |"]
+    at = {(row["dtype"], row["seed"], row["attention"]): row["result"]["validation"]["perplexity"] for row in rows}
+    for dtype, seed in sorted({(row["dtype"], row["seed"]) for row in rows}, reverse=True):
+        standard, flash = at[dtype, seed, "standard"], at[dtype, seed, "flash"]
+        table.append(f"| {dtype} | {seed} | {standard:.5f} | {flash:.5f} | {percent(flash, standard)} |")
+    for dtype in ("float32", "bfloat16"):
+        values = [at[key] for key in at if key[0] == dtype]
+        table.append(f"| {dtype} | spread over seeds | | | {100 * (max(values) / min(values) - 1):.3f} % |")
+    return table
+
+
+def memory_table(rows: list[dict[str, Any]]) -> list[str]:
+    table = ["| way | predicted | kept | difference | resident peak | step | of none's | FLOPs, predicted of none's |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    first = rows[0]
+    for row in rows:
+        predicted = row["run"]["predicted"][row["way"]]
+        table.append(f"| {row['way']} | {predicted['peak_bytes'] / 1e6:.2f} MB | {row['kept_bytes'] / 1e6:.2f} MB | "
+                     f"{percent(row['kept_bytes'], predicted['peak_bytes'])} | {row['peak_resident_bytes'] / 1e6:.0f} MB | "
+                     f"{1e3 * row['seconds']:.0f} ms | {row['seconds'] / first['seconds']:.3f} | "
+                     f"{1 + predicted['extra_flops']:.3f} |")
+    same = all(row["losses"] == rows[i % 2]["losses"] for i, row in enumerate(rows))
+    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.")]
+
+
+def limit_table(rows: list[dict[str, Any]]) -> list[str]:
+    table = ["| attention | N | kept | resident peak | step |", "| --- | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        if row["status"] == 0:
+            table.append(f"| {row['attention']} | {row['seqlen']} | {row['kept_bytes'] / 1e6:.1f} MB | "
+                         f"{row['peak_resident_bytes'] / 1e6:.0f} MB | {1e3 * row['seconds']:.0f} ms |")
+        else:
+            table.append(f"| {row['attention']} | {row['seqlen']} | out of memory | | |")
+    return table
+
+
+def default_table(rows: list[dict[str, Any]]) -> list[str]:
+    result, run = rows[0]["result"], rows[0]["run"]
+    return ["| model | perplexity a byte | bits a byte |", "| --- | ---: | ---: |",
+            f"| GPT, {run['parameters']} weights, {result['seconds']:.0f} s | "
+            f"{result['validation']['perplexity_per_byte']:.3f} | {result['validation']['bits_per_byte']:.3f} |",
+            f"| {result['ngram']['order']}-gram | {result['ngram']['perplexity_per_byte']:.3f} | "
+            f"{result['ngram']['bits_per_byte']:.3f} |"]
+
+
+TABLES = {"parity": parity_table, "memory": memory_table, "limit": limit_table, "default": default_table}
+
+
+def load(part: str) -> Optional[dict[str, Any]]:
+    path = RESULTS / f"{part}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def figures() -> None:
+    """Those whose JSON is there."""
+    if load("parity") is None and load("limit") is None:
+        return
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    matplotlib.rcParams["svg.hashsalt"] = "flashomp"
+    data = load("parity")
+    if data:
+        figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+        for panel, dtype in zip(axes, ("float32", "bfloat16")):
+            for row in data["rows"]:
+                if row["dtype"] == dtype:
+                    points = row["validations"]
+                    panel.plot([p["step"] for p in points], [p["perplexity"] for p in points],
+                               "-" if row["attention"] == "standard" else ":", linewidth=2,
+                               color=f"C{row['seed'] - 1}", label=f"{row['attention']}, seed {row['seed']}")
+            panel.set_title(dtype)
+            panel.set_xlabel("step")
+        axes[0].set_ylabel("perplexity of validation")
+        axes[1].legend(fontsize=7)
+        figure.savefig(FIGURES / "gpt-perplexity.svg", metadata={"Date": None})
+    data = load("limit")
+    if data:
+        figure, panel = pyplot.subplots(figsize=(5, 3.6), layout="constrained")
+        for attention in ("standard", "flash"):
+            rows = [row for row in data["rows"] if row["attention"] == attention and row["status"] == 0]
+            panel.loglog([row["seqlen"] for row in rows], [row["kept_bytes"] / 1e6 for row in rows], "o-",
+                         label=attention)
+        panel.axhline(LIMIT / 1e6, color="gray", linestyle="--", label="limit of the process")
+        panel.set_xlabel("N")
+        panel.set_ylabel("kept by the layers, MB")
+        panel.legend()
+        figure.savefig(FIGURES / "gpt-memory.svg", metadata={"Date": None})
+
+
+def page_text(text: str) -> str:
+    """The page with each table as the JSON has it."""
+    for part, table in TABLES.items():
+        data = load(part)
+        if data is None:
+            body = "Not recorded yet: `examples/gpt/record.py run`."
+        else:
+            body = "\n".join(table(data["rows"]) + ["", f"Commit {data['commit']}, {data['cpu']}, {data['threads']} "
+                                                        f"threads, load {data['load']:.1f} when it began."])
+        text = re.sub(f"(<!-- {part}:begin -->\n).*?(<!-- {part}:end -->)", lambda m: f"{m[1]}{body}\n{m[2]}", text,
+                      flags=re.DOTALL)
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("--gpt", required=True)
+    run.add_argument("--data")
+    run.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    commands.add_parser("page")
+    arguments = parser.parse_args()
+    if arguments.command == "page":
+        figures()
+        PAGE.write_text(page_text(PAGE.read_text()))
+        return
+    for part in arguments.parts or list(PARTS):
+        if part not in PARTS:
+            parser.error(f"PART was {part}; allowed is {', '.join(PARTS)}")
+        load_before = os.getloadavg()[0]
+        rows = PARTS[part](Program(arguments.gpt, arguments.data))
+        build = next(row["run"] for row in rows if "run" in row)
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{part}.json").write_text(json.dumps(
+            {"part": part, "commit": build["build"]["commit"], "build": build["build"], "threads": build["threads"],
+             "cpu": cpu(), "load": load_before, "command": sys.argv[1:], "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
