@@ -41,8 +41,8 @@ import lm_text
 DTYPES, CHECKPOINTS = ("bfloat16", "float32"), ("none", "layer")
 MODEL = ("layers", "heads", "dim", "seqlen", "batch", "steps", "warmup", "learning_rate", "eval_every", "eval_windows", "last_windows")
 PRESETS = {
-    "cpu": {"layers": 6, "heads": 2, "dim": 128, "seqlen": 512, "batch": 2, "steps": 240, "warmup": 24, "learning_rate": 3e-3,
-            "eval_every": 40, "eval_windows": 16, "last_windows": 0,
+    "cpu": {"layers": 6, "heads": 2, "dim": 128, "seqlen": 512, "batch": 2, "steps": 200, "warmup": 20, "learning_rate": 1e-3,
+            "eval_every": 20, "eval_windows": 8, "last_windows": 0,
             "device": "cpu", "seeds": [1, 2, 3], "vocabulary": lm_text.BYTES},
     # GPT-2's own table of 50257 rows, also for bytes, so that its parameters and its last layer's cost are GPT-2's.
     "gpu": {"layers": 12, "heads": 12, "dim": 768, "seqlen": 1024, "batch": 8, "steps": 400, "steps_float32": 60, "warmup": 20,
@@ -54,6 +54,9 @@ DRY_RUN = {"layers": 2, "heads": 2, "dim": 32, "seqlen": 32, "batch": 2, "steps"
 OF_DEVICE = {"cpu": ("pytorch-math", "pytorch-flash", "flashomp-openmp", lm_model.ENABLED),
              "cuda": ("pytorch-math", "pytorch-flash", "pytorch-efficient", "flashomp-cuda", "flashomp-openmp", lm_model.ENABLED)}
 NO_FLOAT32_ON_GPUS = "pytorch-flash"
+# Under which key of results.NAMES a row goes, where that is not the attention's own name.
+IMPLEMENTATIONS = {("cpu", "pytorch-math"): "pytorch-cpu-math", ("cpu", "pytorch-flash"): "pytorch-cpu-flash",
+                   ("cpu", "flashomp-openmp"): "flashomp", ("cuda", "flashomp-openmp"): "flashomp"}
 
 
 def parse_arguments(words=None):
@@ -162,7 +165,7 @@ def row_of(configuration, found):
     shape = f"b{one['batch']}_h{one['heads']}_n{one['seqlen']}_d{one['dim'] // one['heads']}_causal"
     run = f"training step/{one['dtype']}/{shape}/real_time"
     return {"name": f"{run}_median", "run_name": run, "run_type": "aggregate", "aggregate_name": "median",
-            "implementation": one["attention"], "label": one["attention"], "direction": "training step", "shape": shape,
+            "implementation": IMPLEMENTATIONS.get((one["device"], one["attention"]), one["attention"]), "label": one["attention"], "direction": "training step", "shape": shape,
             "configuration": configuration} | found
 
 
