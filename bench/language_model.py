@@ -141,12 +141,12 @@ def cpu_name():
 
 def context_of(arguments, corpus, tokens):
     """Date, machine, build and versions under the names that `flashomp bench` has for them, and the text."""
-    build, host = flashomp._core.build_info, flashomp.info()["host"]
+    build = flashomp._core.build_info
     context = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "host_name": platform.node(),
         "cpu": cpu_name(), "num_cpus": len(os.sched_getaffinity(0)), "load_avg": list(os.getloadavg()),
         "flashomp_version": build["version"], "flashomp_commit": build["commit"], "flashomp_compiler": build["compiler"],
-        "flashomp_flags": build["flags"], "flashomp_backends": build["backends"], "flashomp_host_isa": host["isa"],
+        "flashomp_flags": build["flags"], "flashomp_backends": build["backends"], "flashomp_host_isa": flashomp.host_isa(),
         "flashomp_threads": str(arguments.threads), "torch": torch.__version__, "python": platform.python_version(),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(), "command": " ".join(sys.argv)}
     if arguments.device == "cuda":

@@ -53,8 +53,9 @@ def largest_difference(row, standard):
     return max(abs(difference(ours, theirs)) for ours, theirs in pairs)
 
 
-def percent(share, digits=4):
-    return f"{100 * share:.{digits}f} %"
+def percent(share, sign=""):
+    """Two digits, since differences lie between rounding and a limit."""
+    return f"{100 * share:{sign}.2g} %"
 
 
 def times_text(row, other, key):
@@ -95,7 +96,7 @@ def cost_table(rows):
             lines.append([*start, row["error_message"], *[""] * 6])
             continue
         other = standard(row)
-        lines.append([*start, f"{row['perplexity']:.4f}", f"{100 * difference(row, other):+.4f} %" if other else "",
+        lines.append([*start, f"{row['perplexity']:.4f}", percent(difference(row, other), "+") if other not in (None, row) else "",
                       f"{row['tokens_per_second']:.0f}",
                       times_text(row, other, "tokens_per_second"), memory_text(row["peak_bytes"]),
                       times_text(row, other, "peak_bytes"), same_bits_text(row, rows)])
@@ -117,7 +118,7 @@ def seeds_table(rows):
         mean = sum(values) / len(values)
         apart = [abs(difference(row, standard(row))) for row in here if standard(row)]
         lines.append([dtype, name, " / ".join(f"{value:.4f}" for value in values), f"{mean:.4f}",
-                      percent((max(values) - min(values)) / mean, 2), percent(max(apart)) if apart else ""])
+                      percent((max(values) - min(values)) / mean), percent(max(apart)) if apart else ""])
     return markdown(["dtype", "attention", "perplexity with each seed", "mean", "spread between seeds",
                      "largest distance from standard attention with the same seed"], lines) if lines else []
 
@@ -134,7 +135,7 @@ def verdicts(rows):
         anywhere = max(largest_difference(*pair) for pair in pairs)
         seeds = len({row["configuration"]["seed"] for row, _ in pairs})
         yield (f"{dtype}: after all {pairs[0][0]['configuration']['steps']} steps flashomp's perplexities are at most {percent(at_end)} "
-               f"from standard attention's, {'within' if at_end <= limit else '**over**'} the limit of {percent(limit, 1)} "
+               f"from standard attention's, {'within' if at_end <= limit else '**over**'} the limit of {percent(limit)} "
                f"({len(pairs)} pairs of runs, {seeds} seed{'s' if seeds > 1 else ''}). At no evaluation on the way are they more than "
                f"{percent(anywhere)} apart.")
 

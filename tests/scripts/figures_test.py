@@ -13,6 +13,7 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
+import lm_tables
 import results
 
 try:
@@ -53,18 +54,25 @@ class Committed(unittest.TestCase):
     def test_figures_were_drawn_from_the_committed_files(self):
         expected = {name: " ".join(f"{path.name}:{results.digest(path)}" for path in paths)
                     for name, _, paths in results.present_sets()}
+        expected |= {path.stem: f"{path.name}:{results.digest(path)}" for path in lm_tables.files()}
         kinds = {}
         for path in FIGURES.glob("*.svg"):
             name, _, kind = path.stem.rpartition("-")
             self.assertIn(name, expected, f"{path.name} is of no set; run tools/report")
             self.assertIn(expected[name], path.read_text(), f"{path.name} is of other results; run tools/report")
             kinds.setdefault(name, set()).add(kind)
-        for name in expected:
+        for name, _, _ in results.present_sets():
             self.assertIn("speed", kinds.get(name, set()), f"{name} has no figures; run tools/report")
+        for path in lm_tables.files():
+            self.assertEqual(kinds.get(path.stem), set(lm_tables.FIGURES), f"{path.name}: run bench/lm_figures.py")
+
+    def test_the_page_of_language_models_has_the_committed_tables(self):
+        text = lm_tables.PAGE.read_text()
+        self.assertEqual(lm_tables.filled(text, lm_tables.tables()), text, "run bench/lm_tables.py")
 
     def test_pages_embed_figures_that_are_there(self):
         count = 0
-        for page in ("README.md", "docs/results.md"):
+        for page in ("README.md", "docs/results.md", "docs/language_model_pytorch.md"):
             for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / page).read_text()):
                 self.assertTrue(((ROOT / page).parent / link).exists(), f"{page}: {link}")
                 count += 1
