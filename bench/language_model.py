@@ -166,7 +166,7 @@ def row_of(configuration, found):
     run = f"training step/{one['dtype']}/{shape}/real_time"
     return {"name": f"{run}_median", "run_name": run, "run_type": "aggregate", "aggregate_name": "median",
             "implementation": IMPLEMENTATIONS.get((one["device"], one["attention"]), one["attention"]), "label": one["attention"], "direction": "training step", "shape": shape,
-            "configuration": configuration} | found
+            "configuration": configuration, "load_average": os.getloadavg()[0]} | found
 
 
 def of_children(groups, arguments):

@@ -157,6 +157,12 @@ def memory_words(rows):
             "use at the end.")
 
 
+def load_words(rows):
+    """The load of the machine, of which the run itself makes one a thread; more took speed from it."""
+    loads = [row["load_average"] for row in rows if "load_average" in row]
+    return f" Load while it ran: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+
+
 def section(path):
     """Lines of Markdown about one file."""
     context, rows = results.read(path)
@@ -166,7 +172,7 @@ def section(path):
     stopped = context.get("stopped")
     lines = [f"### {place.split(', compute')[0]}", "", model_text(context, rows), "",
              f"Measured {facts['date'][:10]} at commit {facts['commit'][:12]}, PyTorch {context['torch']}, load {facts['load']}: "
-             f"[{path.name}](../bench/results/{path.name}), by `{facts['command']}`. {memory_words(rows)}", ""]
+             f"[{path.name}](../bench/results/{path.name}), by `{facts['command']}`. {memory_words(rows)}{load_words(rows)}", ""]
     if stopped:
         lines += [f"The run is not complete: {stopped['configurations_left']} of {stopped['configurations_asked_for']} configurations "
                   "are left.", ""]
