@@ -38,6 +38,9 @@ PYTHON = ("python/flashomp/", "python/src/")
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.
 MEASURES = (
+    ("a GPT trained in PyTorch on a GPU, by both backends", CUDA + EVERYWHERE + PYTHON, ("h?00-language-model-pytorch.json",)),
+    ("a GPT trained in PyTorch on the host machine", HOST + PAIRS + ("offload/host/dpbf16.hpp",) + PYTHON,
+     ("host-language-model-pytorch.json",)),
     ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h200-cuda-launch.json", "h200-cuda-launch-prepared.json")),
     ("the CUDA backend", CUDA, ("h200-cuda*",)),
     ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h200-openmp-launch.json", "h200-openmp-launch-prepared.json")),

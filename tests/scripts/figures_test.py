@@ -13,9 +13,11 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
+import lm_tables
 import results
 
 try:
+    import lm_figures
     import matplotlib
     import panels
     import plot
@@ -53,18 +55,25 @@ class Committed(unittest.TestCase):
     def test_figures_were_drawn_from_the_committed_files(self):
         expected = {name: " ".join(f"{path.name}:{results.digest(path)}" for path in paths)
                     for name, _, paths in results.present_sets()}
+        expected |= {path.stem: f"{path.name}:{results.digest(path)}" for path in lm_tables.files()}
         kinds = {}
         for path in FIGURES.glob("*.svg"):
             name, _, kind = path.stem.rpartition("-")
             self.assertIn(name, expected, f"{path.name} is of no set; run tools/report")
             self.assertIn(expected[name], path.read_text(), f"{path.name} is of other results; run tools/report")
             kinds.setdefault(name, set()).add(kind)
-        for name in expected:
+        for name, _, _ in results.present_sets():
             self.assertIn("speed", kinds.get(name, set()), f"{name} has no figures; run tools/report")
+        for path in lm_tables.files():
+            self.assertEqual(kinds.get(path.stem), set(lm_tables.FIGURES), f"{path.name}: run bench/lm_figures.py")
+
+    def test_the_page_of_language_models_has_the_committed_tables(self):
+        text = lm_tables.PAGE.read_text()
+        self.assertEqual(lm_tables.filled(text, lm_tables.tables()), text, "run bench/lm_tables.py")
 
     def test_pages_embed_figures_that_are_there(self):
         count = 0
-        for page in ("README.md", "docs/results.md"):
+        for page in ("README.md", "docs/results.md", "docs/language_model_pytorch.md"):
             for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / page).read_text()):
                 self.assertTrue(((ROOT / page).parent / link).exists(), f"{page}: {link}")
                 count += 1
@@ -183,6 +192,26 @@ class Drawn(unittest.TestCase):
         self.assertEqual(sorted(first), [f"x-{kind}.svg" for kind in ("memory", "ratio", "roofline", "speed", "speedup")])
         self.assertEqual(first, second)
         self.assertIn(f"some.json:{results.digest(self.file)}", first["x-speed.svg"])
+
+    def test_a_language_models_figures_show_its_rows(self):
+        def trained(attention, implementation, checkpoint, factor):
+            values = [100.0 * factor, 50.0 * factor]
+            return row(implementation, "training step", 64, 2.0) | {
+                "configuration": {"attention": attention, "dtype": "float32", "checkpoint": checkpoint, "seed": 1},
+                "perplexity": values[-1], "tokens_per_second": 64 / factor, "peak_bytes": 2**20 * factor, "losses_digest": "a",
+                "evaluations": [{"step": 10 * (number + 1), "perplexity": value} for number, value in enumerate(values)]}
+        rows = [trained("pytorch-math", "pytorch-cpu-math", "none", 1.0), trained("flashomp-openmp", "flashomp", "none", 1.001),
+                trained("flashomp-openmp", "flashomp", "layer", 2.0)]
+        figure = lm_figures.curves(rows, "here")
+        self.assertEqual(self.values(figure), [(100.0, 50.0), (100.1, 50.05)])
+        self.assertEqual(self.values(figure, 1), [(0.1, 0.1)])
+        heights = [sorted(round(bar.get_height(), 6) for bar in axis.patches) for axis in lm_figures.cost(rows, "here").axes]
+        self.assertEqual(heights, [[32.0, round(64 / 1.001, 6), 64.0], [1.0, 1.001, 2.0]])
+        path = self.out / "some-language-model-pytorch.json"
+        path.write_text(json.dumps({"context": {"cpu": "A CPU"}, "benchmarks": rows}))
+        drawn = [file.read_text() for file in lm_figures.draw(path, self.out)]
+        self.assertEqual(drawn, [file.read_text() for file in lm_figures.draw(path, self.out)])
+        self.assertTrue(all(f"{path.name}:{results.digest(path)}" in text for text in drawn))
 
     def test_the_report_names_machine_commit_and_command_of_every_file(self):
         loader = importlib.machinery.SourceFileLoader("report", str(ROOT / "tools" / "report"))
