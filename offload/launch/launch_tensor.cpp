@@ -1,6 +1,6 @@
 // The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
 // of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
-// the warpgroups' (1).
+// the warpgroups' (1). FLASHOMP_MASKED=1: those of calls with a mask.
 #include "algorithm/team_memory.hpp"
 #include "launch/direct.hpp"
 #include "launch/pass.hpp"
@@ -13,6 +13,7 @@
 #include "nvidia/paired_machine.hpp"
 #else
 #include "nvidia/latent_machine.hpp"
+#include "nvidia/masked_tensor_machine.hpp"
 #include "nvidia/tf32_machine.hpp"
 #endif
 
@@ -42,12 +43,17 @@ using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Conf
 template <int depth, class Math, Pass pass, bool modified, int /*side*/>
 using ConfigOf = TileConfig<Shapes, depth, Math, pass, modified>;
 template <class Config>
-using MachineOf = std::conditional_t < operands == Operands::tf32,
+using UnmaskedMachineOf = std::conditional_t < operands == Operands::tf32,
       Tf32Machine<Config>,
       std::conditional_t<int{Config::depth_v}<int{Config::depth}, LatentMachine<Config>, TensorMachine<Config>>>;
+template <class Config>
+using MachineOf = std::conditional_t<FLASHOMP_MASKED != 0, MaskedTensorMachine<Config>, UnmaskedMachineOf<Config>>;
 #endif
 template <int depth, class Math, Pass pass, bool modified, int side = 0>
 using Machine = MachineOf<ConfigOf<depth, Math, pass, modified, side>>;
+
+/// In the names of functions, by which tools/ptx_report knows a kernel.
+using Mask = std::conditional_t<FLASHOMP_MASKED != 0, PairMask, NoMask>;
 
 struct OneTeam {
     enum : int { number = 1 };
@@ -75,14 +81,15 @@ FLASHOMP_INLINE void crew_barrier()
 
 /// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
 /// waits for every product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math, int side, class Keys>
+template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Mask>
 static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
                                                          int crews)
 {
     using OneMachine = Machine<depth, Math, pass, modified, side>;
     constexpr TensorShape shape = Shapes::of(pass, depth, modified);
+    constexpr int mask_bytes = FLASHOMP_MASKED != 0 ? kept_bytes(shape.resident_rows(), shape.stream_rows) : 0;
     static_assert(FLASHOMP_HOPPER != 0 ||
-                  tensor_bytes(shape, operands, pass, depth) + drawn_bytes <= team_memory_bytes);
+                  tensor_bytes(shape, operands, pass, depth) + mask_bytes + drawn_bytes <= team_memory_bytes);
     const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
@@ -130,7 +137,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math, class Keys>
+template <int depth, Pass pass, bool modified, class Math, class Keys, class Mask>
 static void run_share(Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;
@@ -145,7 +152,7 @@ static void run_share(Call& call, float* memory, int team, int teams)
     constexpr TensorShape shape = Shapes::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
-        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team, teams);
+        run_items<depth, pass, modified, Math, 0, Keys, Mask>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
@@ -156,9 +163,9 @@ static void run_share(Call& call, float* memory, int team, int teams)
             }
         }
     } else if (team % 2 == 0) {
-        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 0, Keys, Mask>(call, work, memory, team / 2, teams / 2);
     } else {
-        run_items<depth, pass, modified, Math, 1, Keys>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 1, Keys, Mask>(call, work, memory, team / 2, teams / 2);
     }
 }
 
@@ -173,15 +180,15 @@ static constexpr int entry_number()
 
 /// What a team does, whoever launched the kernel. Teams: a number's type, by whose name cmake/hopper/as and
 /// cmake/nvptx/add_entries know the kernels whose teams are clusters.
-template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Mask>
 static __attribute__((noinline, noclone)) void run_team(Call* there)
 {
     mark_entry<entry_number<depth, pass, modified, Math, Keys>()>();
-    run_share<depth, pass, modified, Math, Keys>(*there, team_memory(), this_block(), launched_teams());
+    run_share<depth, pass, modified, Math, Keys, Mask>(*there, team_memory(), this_block(), launched_teams());
 }
 #pragma omp end declare target
 
-template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys = StridedKeys>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Mask>
 static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = Shapes::of(pass, depth, modified).warps;
@@ -203,7 +210,7 @@ static Ran run_pass(const Launch& launch, Call* there)
 #pragma omp parallel num_threads(warps)
         {
             if (is_where_sent(flag, true)) {
-                run_team<depth, pass, modified, Math, Teams, Keys>(there);
+                run_team<depth, pass, modified, Math, Teams, Keys, Mask>(there);
             }
             end_region();
         }
@@ -211,22 +218,22 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
-#if FLASHOMP_HOPPER == 0
+#if FLASHOMP_HOPPER == 0 && FLASHOMP_MASKED == 0
 /// The forward pass over keys in a cache.
 template <class Math>
 static Ran run_on_pages(const Call& call, Call* there)
 {
     constexpr int depth = FLASHOMP_TENSOR_DEPTH;
     return call.params.is_modified
-               ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
-               : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
+               ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys, Mask>(call.launch, there)
+               : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys, Mask>(call.launch, there);
 }
 #endif
 
 template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
-#if FLASHOMP_HOPPER == 0
+#if FLASHOMP_HOPPER == 0 && FLASHOMP_MASKED == 0
     if constexpr (value_depth(FLASHOMP_TENSOR_DEPTH) == FLASHOMP_TENSOR_DEPTH) {
         if (call.params.cache.is_there()) {
             if constexpr (operands == Operands::tf32) {
@@ -242,14 +249,16 @@ Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* th
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
         constexpr int depth = FLASHOMP_TENSOR_DEPTH;
         constexpr TensorShape shape = Shapes::of(pass, depth, modified);
-        if constexpr (shape.fragments > 0) {
+        if constexpr (shape.fragments > 0 && (FLASHOMP_MASKED == 0 || !modified)) {
             using Teams = std::conditional_t<shape.teams == 2, PairOfTeams, OneTeam>;
             if constexpr (operands == Operands::tf32) {
-                ran = run_pass<depth, pass, modified, ptx::Tf32Math, Teams>(call.launch, there);
+                ran = run_pass<depth, pass, modified, ptx::Tf32Math, Teams, StridedKeys, Mask>(call.launch, there);
             } else {
                 ran = call.params.element == Element::bfloat16
-                          ? run_pass<depth, pass, modified, ptx::BFloat16Math, Teams>(call.launch, there)
-                          : run_pass<depth, pass, modified, ptx::Float16Math, Teams>(call.launch, there);
+                          ? run_pass<depth, pass, modified, ptx::BFloat16Math, Teams, StridedKeys, Mask>(call.launch,
+                                                                                                         there)
+                          : run_pass<depth, pass, modified, ptx::Float16Math, Teams, StridedKeys, Mask>(call.launch,
+                                                                                                        there);
             }
         }
     });

@@ -72,8 +72,15 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
-    if (has_pair_mask(problem.options)) {
+    if (has_pair_mask(problem.options) && machine == Machine::hopper) {
         return unmasked;
+    }
+    if (has_pair_mask(problem.options) &&
+        (modifies_scores(problem.options) || kernel_element(problem.dtype) == offload::Element::float32 ||
+         problem.kernel_depth() > offload::most_masked_tensor_depth)) {
+        return "a call with a mask or a block_mask has 16 bits, head dims up to 128, and no softcap, alibi_slopes, "
+               "bias or "
+               "dropout";
     }
     return shape_of(machine, pass, problem, hardware).fragments == 0 ? "there is a kernel for the head dim and options"
                                                                      : "";
@@ -82,17 +89,26 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
 std::string missing_library(bool is_there)
 {
     return is_there ? ""
-                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent and "
-                      "libflashomp_hopper_wide beside libflashomp";
+                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent, "
+                      "libflashomp_masked_tensor and libflashomp_hopper_wide beside libflashomp";
 }
 
 std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     std::string obstacle = tensor_obstacle(Machine::tensor, pass, problem, hardware);
+    if (!obstacle.empty()) {
+        return obstacle;
+    }
     // Last, since to ask is to open a library, which the driver compiles.
-    return obstacle.empty()
-               ? missing_library(offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))
-               : obstacle;
+    return missing_library(has_pair_mask(problem.options)
+                               ? offload::has_masked_tensor_machine()
+                               : offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()));
+}
+
+offload::Ran run_tensor_region(const offload::Call& here, offload::Call* there)
+{
+    return offload::has_mask(here.params.mask) ? offload::run_masked_tensor(here, there)
+                                               : offload::run_tensor(here, there);
 }
 
 std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -252,7 +268,7 @@ constexpr Kernel list[] = {
         .launch = tensor_launch<Machine::tensor>,
         .merges_parts = true,
         .reads_caches = true,
-        .run_region = offload::run_tensor,
+        .run_region = run_tensor_region,
     },
     {
         .name = "host",
