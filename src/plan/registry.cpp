@@ -28,6 +28,7 @@ bool is_tiled(const Tiling& tiling)
 }
 
 constexpr const char* unmasked = "there is no mask and no block_mask";
+constexpr const char* more_queries = "there are more queries";
 constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
 
 // --- plain and host
@@ -116,6 +117,9 @@ std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hard
     if (hardware.is_device && hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
+    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
+        return more_queries;
+    }
     // Blocks of 16 keys pay where the copy engine brings them, and its maps are of whole panels of 64 columns.
     const int depth = problem.kernel_depth();
     const bool is_whole = depth < 256 || (problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0);
@@ -173,6 +177,9 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     }
     if (has_pair_mask(problem.options)) {
         return unmasked;
+    }
+    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
+        return more_queries;
     }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
