@@ -10,6 +10,12 @@
 
 namespace flashomp::offload {
 
+/// Bytes of a tile's bits.
+constexpr int kept_bytes(int resident_rows, int stream_rows)
+{
+    return resident_rows * stream_rows / 8;
+}
+
 /// A bit for each of 8 bytes, the first in the lowest: whether it is not 0.
 FLASHOMP_INLINE std::uint32_t bits_of_bytes(const std::uint8_t* bytes)
 {

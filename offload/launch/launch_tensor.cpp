@@ -1,6 +1,7 @@
 // The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
 // of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
 // the warpgroups' (1). FLASHOMP_MASKED=1: those of calls with a mask.
+#include "algorithm/kept_bits.hpp"
 #include "algorithm/team_memory.hpp"
 #include "launch/direct.hpp"
 #include "launch/pass.hpp"

@@ -11,12 +11,6 @@
 
 namespace flashomp::offload {
 
-/// Bytes of the bits of a tile, in front of what the tensor machine has in team memory.
-constexpr int kept_bytes(int resident_rows, int stream_rows)
-{
-    return resident_rows * stream_rows / 8;
-}
-
 /// A mask has so many parameters that each block fetches them anew: kept in registers, they cost 64 columns of keys 300
 /// bytes of spills more.
 template <class Config>
@@ -111,7 +105,7 @@ private:
         }
     }
 
-    std::uint32_t kept_; ///< [query][32 keys]
+    std::uint32_t kept_; ///< [query][32 keys], in front of what the tensor machine has in team memory
 };
 
 } // namespace flashomp::offload
