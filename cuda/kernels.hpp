@@ -14,7 +14,9 @@ bool is_built();
 /// A pass on the current device; launch.depth and its block sizes as plan() decided. `stream` is a cudaStream_t.
 int run_tensor(const offload::Params& params, const offload::Launch& launch, void* stream);
 int run_plain(const offload::Params& params, const offload::Launch& launch, void* stream);
-/// What run_plain() does where the call has a mask: the pass's table of tiles, then the pass.
+/// The table of tiles of a pass whose call has a mask: run_tensor() and run_masked() make it before the pass.
+int fill_tiles(const offload::Params& params, const offload::Launch& launch, void* stream);
+/// What run_plain() does where the call has a mask.
 int run_masked(const offload::Params& params, const offload::Launch& launch, void* stream);
 int run_merge(const offload::MergeParams& params, void* stream);
 

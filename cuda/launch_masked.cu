@@ -1,4 +1,4 @@
-// The passes of calls with a mask of any shape on the plain machine, and the table of tiles before each.
+// The table of tiles of calls with a mask of any shape, and their passes on the plain machine.
 #include "algorithm/mask_tiles.hpp"
 #include "kernels.hpp"
 #include "plain/masked_machine.hpp"
@@ -24,19 +24,24 @@ __global__ void tiles_kernel(const __grid_constant__ TileTable table)
 
 } // namespace
 
+int fill_tiles(const Params& params, const Launch& launch, void* stream)
+{
+    if (params.mask.tiles == nullptr) {
+        return cudaSuccess;
+    }
+    const TileTable table =
+        offload::tile_table(params, launch.resident_rows, launch.stream_rows, launch.pass == Pass::backward_key);
+    constexpr std::int64_t most = 1024, each = 32 * tile_warps;
+    const std::int64_t blocks = std::min(most, (table.tiles() + each - 1) / each);
+    return launch_items<tiles_kernel>(blocks, tile_warps, 0, static_cast<cudaStream_t>(stream), table);
+}
+
 int run_masked(const Params& params, const Launch& launch, void* stream)
 {
-    auto* const on = static_cast<cudaStream_t>(stream);
-    if (params.mask.tiles != nullptr) {
-        const TileTable table =
-            offload::tile_table(params, launch.resident_rows, launch.stream_rows, launch.pass == Pass::backward_key);
-        constexpr std::int64_t most = 1024, each = 32 * tile_warps;
-        const std::int64_t blocks = std::min(most, (table.tiles() + each - 1) / each);
-        if (const cudaError_t status = launch_items<tiles_kernel>(blocks, tile_warps, 0, on, table);
-            status != cudaSuccess) {
-            return status;
-        }
+    if (const int status = fill_tiles(params, launch, stream); status != cudaSuccess) {
+        return status;
     }
+    auto* const on = static_cast<cudaStream_t>(stream);
     cudaError_t status = cudaSuccess;
     offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
         status = launch_items<plain_kernel<MaskedMachine, pass, pass != Pass::backward_sink, offload::StridedKeys>>(

@@ -1,6 +1,8 @@
 // From a launch to the kernels of its operands, depth and pass.
 #include "tensor_depths.hpp"
 
+#include "algorithm/pair_mask.hpp"
+
 #include <cuda_runtime_api.h>
 
 namespace flashomp::cuda {
@@ -48,10 +50,32 @@ int run_operands(const offload::Params& params, const offload::Launch& launch, v
     }
 }
 
+template <int depth>
+int run_masked_depth(const offload::Params& params, const offload::Launch& launch, void* stream)
+{
+    if (const int status = fill_tiles(params, launch, stream); status != cudaSuccess) {
+        return status;
+    }
+    switch (launch.pass) {
+    case Pass::forward:
+        return run_masked_tensor_pass<depth, Pass::forward>(params, launch, stream);
+    case Pass::backward_query:
+        return run_masked_tensor_pass<depth, Pass::backward_query>(params, launch, stream);
+    case Pass::backward_key:
+        return run_masked_tensor_pass<depth, Pass::backward_key>(params, launch, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
 } // namespace
 
 int run_tensor(const offload::Params& params, const offload::Launch& launch, void* stream)
 {
+    if (offload::has_mask(params.mask)) {
+        return launch.depth == 64 ? run_masked_depth<64>(params, launch, stream)
+                                  : run_masked_depth<128>(params, launch, stream);
+    }
     return offload::operands_of(params.element) == Operands::tf32
                ? run_operands<Operands::tf32>(params, launch, stream)
                : run_operands<Operands::bits16>(params, launch, stream);

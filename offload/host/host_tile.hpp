@@ -5,9 +5,9 @@
 // registers while the columns of a strip pass by, and a strip's part of a product is contiguous.
 #pragma once
 
+#include "algorithm/kept_bits.hpp"
 #include "algorithm/machine.hpp"
 #include "algorithm/modification.hpp"
-#include "host/kept_bits.hpp"
 #include "host/lanes.hpp"
 
 #include <cstddef>

@@ -53,6 +53,7 @@ enum class Library : std::size_t {
     sliced,
     visible_sliced,
     masked,
+    masked_tensor,
     hopper,
     hopper_wide
 };
@@ -66,12 +67,11 @@ const Entries& entries_of(Library library)
     };
     constexpr bool has_tensor = FLASHOMP_HAS_TENSOR != 0, has_hopper = FLASHOMP_HAS_HOPPER != 0;
     constexpr const char* run_it = "flashomp_run";
-    constexpr std::array files{
-        File{"float32", run_it, has_tensor},    File{"wide", run_it, has_tensor},
-        File{"latent", run_it, has_tensor},     File{"visible", run_it, has_tensor},
-        File{"sliced", run_it, has_tensor},     File{"sliced", "flashomp_run_visible", has_tensor},
-        File{"masked", run_it, has_tensor},     File{"hopper", run_it, has_hopper},
-        File{"hopper_wide", run_it, has_hopper}};
+    constexpr std::array files{File{"float32", run_it, has_tensor}, File{"wide", run_it, has_tensor},
+                               File{"latent", run_it, has_tensor},  File{"visible", run_it, has_tensor},
+                               File{"sliced", run_it, has_tensor},  File{"sliced", "flashomp_run_visible", has_tensor},
+                               File{"masked", run_it, has_tensor},  File{"masked_tensor", run_it, has_tensor},
+                               File{"hopper", run_it, has_hopper},  File{"hopper_wide", run_it, has_hopper}};
     static std::array<std::once_flag, files.size()> asked;
     static std::array<Entries, files.size()> entries{};
     const auto i = static_cast<std::size_t>(library);
@@ -167,6 +167,16 @@ Ran run_masked(const Call& call, Call* there)
     return run_in(Library::masked, call, there);
 }
 #endif
+
+bool has_masked_tensor_machine()
+{
+    return entries_of(Library::masked_tensor).run != nullptr;
+}
+
+Ran run_masked_tensor(const Call& call, Call* there)
+{
+    return run_in(Library::masked_tensor, call, there);
+}
 
 bool load_hopper_machine(int device)
 {

@@ -112,6 +112,9 @@ const HostIsa& isa_for(const HostIsa& best, Element element);
 /// (plain/sliced_machine.hpp).
 inline constexpr int most_plain_depth = 256;
 
+/// The larger head dim of calls with a mask that run on tensor cores.
+inline constexpr int most_masked_tensor_depth = 128;
+
 /// A pass on the plain machine, as a target region on launch.device (-1 or the initial device: on the host). In these
 /// functions `there` is the same call in the memory of that device.
 Ran run_plain(const Call& call, Call* there);
@@ -136,6 +139,11 @@ bool has_masked_machine();
 
 /// A pass on it. On a device it fills the pass's table of tiles before.
 Ran run_masked(const Call& call, Call* there);
+
+/// The same of tensor cores (nvidia/masked_tensor_machine.hpp): 16 bits, depths up to most_masked_tensor_depth, and
+/// scores that are scaled dot products.
+bool has_masked_tensor_machine();
+Ran run_masked_tensor(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
 Ran run_tensor(const Call& call, Call* there);

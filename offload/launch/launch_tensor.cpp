@@ -1,6 +1,7 @@
 // The passes on the tensor-core machines, one target region a pass like launch_plain.cpp. Compiled once for every kind
 // of operands and depth, FLASHOMP_TENSOR_OPERANDS and _DEPTH, with each warp's products (FLASHOMP_HOPPER=0) and with
-// the warpgroups' (1).
+// the warpgroups' (1). FLASHOMP_MASKED=1: those of calls with a mask.
+#include "algorithm/kept_bits.hpp"
 #include "algorithm/team_memory.hpp"
 #include "launch/direct.hpp"
 #include "launch/pass.hpp"
@@ -13,6 +14,7 @@
 #include "nvidia/paired_machine.hpp"
 #else
 #include "nvidia/latent_machine.hpp"
+#include "nvidia/masked_tensor_machine.hpp"
 #include "nvidia/tf32_machine.hpp"
 #endif
 
@@ -25,29 +27,39 @@ namespace {
 
 constexpr Operands operands = Operands::FLASHOMP_TENSOR_OPERANDS;
 
-struct Shapes {
+/// Kinds of kernels, in whose functions' names tools/ptx_report finds them.
+struct Usual {
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return FLASHOMP_HOPPER != 0 ? hopper_shape(operands, pass, depth, modified)
                                     : tensor_shape(operands, pass, depth, modified);
     }
 };
+struct FewRows {
+    static constexpr TensorShape of(Pass pass, int depth, bool modified)
+    {
+        return FLASHOMP_HOPPER != 0 ? TensorShape{} : few_rows_shape(operands, pass, depth, modified);
+    }
+};
+struct Masked : Usual {};
 
 #if FLASHOMP_HOPPER
-template <int depth, class Math, Pass pass, bool modified, int side>
-using ConfigOf = HopperConfig<Shapes, depth, Math, pass, modified, side>;
-template <class Config>
+template <class Kind, int depth, class Math, Pass pass, bool modified, int side>
+using ConfigOf = HopperConfig<Kind, depth, Math, pass, modified, side>;
+template <class Kind, class Config>
 using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
 #else
-template <int depth, class Math, Pass pass, bool modified, int /*side*/>
-using ConfigOf = TileConfig<Shapes, depth, Math, pass, modified>;
+template <class Kind, int depth, class Math, Pass pass, bool modified, int /*side*/>
+using ConfigOf = TileConfig<Kind, depth, Math, pass, modified>;
 template <class Config>
-using MachineOf = std::conditional_t < operands == Operands::tf32,
+using OfAllKeys = std::conditional_t < operands == Operands::tf32,
       Tf32Machine<Config>,
       std::conditional_t<int{Config::depth_v}<int{Config::depth}, LatentMachine<Config>, TensorMachine<Config>>>;
+template <class Kind, class Config>
+using MachineOf = std::conditional_t<std::is_same_v<Kind, Masked>, MaskedTensorMachine<Config>, OfAllKeys<Config>>;
 #endif
-template <int depth, class Math, Pass pass, bool modified, int side = 0>
-using Machine = MachineOf<ConfigOf<depth, Math, pass, modified, side>>;
+template <class Kind, int depth, class Math, Pass pass, bool modified, int side = 0>
+using Machine = MachineOf<Kind, ConfigOf<Kind, depth, Math, pass, modified, side>>;
 
 struct OneTeam {
     enum : int { number = 1 };
@@ -57,7 +69,7 @@ struct PairOfTeams {
 };
 
 using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
-static_assert(TileMachine<Machine<FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
+static_assert(TileMachine<Machine<Usual, FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
 
 } // namespace
 
@@ -75,14 +87,15 @@ FLASHOMP_INLINE void crew_barrier()
 
 /// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
 /// waits for every product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math, int side, class Keys>
+template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Kind>
 static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
                                                          int crews)
 {
-    using OneMachine = Machine<depth, Math, pass, modified, side>;
-    constexpr TensorShape shape = Shapes::of(pass, depth, modified);
+    using OneMachine = Machine<Kind, depth, Math, pass, modified, side>;
+    constexpr TensorShape shape = Kind::of(pass, depth, modified);
+    constexpr int mask_bytes = std::is_same_v<Kind, Masked> ? kept_bytes(shape.resident_rows(), shape.stream_rows) : 0;
     static_assert(FLASHOMP_HOPPER != 0 ||
-                  tensor_bytes(shape, operands, pass, depth) + drawn_bytes <= team_memory_bytes);
+                  tensor_bytes(shape, operands, pass, depth) + mask_bytes + drawn_bytes <= team_memory_bytes);
     const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
@@ -130,7 +143,7 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
 }
 
-template <int depth, Pass pass, bool modified, class Math, class Keys>
+template <int depth, Pass pass, bool modified, class Math, class Keys, class Kind>
 static void run_share(Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;
@@ -142,10 +155,10 @@ static void run_share(Call& call, float* memory, int team, int teams)
     }
 #endif
     const Work work(params, call.launch);
-    constexpr TensorShape shape = Shapes::of(pass, depth, modified);
+    constexpr TensorShape shape = Kind::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
-        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team, teams);
+        run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
@@ -156,38 +169,40 @@ static void run_share(Call& call, float* memory, int team, int teams)
             }
         }
     } else if (team % 2 == 0) {
-        run_items<depth, pass, modified, Math, 0, Keys>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team / 2, teams / 2);
     } else {
-        run_items<depth, pass, modified, Math, 1, Keys>(call, work, memory, team / 2, teams / 2);
+        run_items<depth, pass, modified, Math, 1, Keys, Kind>(call, work, memory, team / 2, teams / 2);
     }
 }
 
 /// Of a kernel, in its library.
-template <int depth, Pass pass, bool modified, class Math, class Keys>
+template <int depth, Pass pass, bool modified, class Math, class Keys, class Kind>
 static constexpr int entry_number()
 {
     constexpr int math = std::is_same_v<Math, ptx::BFloat16Math> ? 0 : (std::is_same_v<Math, ptx::Float16Math> ? 1 : 2);
     constexpr int pages = std::is_same_v<Keys, PagedKeys> ? 1 : 0;
-    return static_cast<int>(pass) + 8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (depth / 64))));
+    constexpr int few = std::is_same_v<Kind, FewRows> ? 1 : 0;
+    return static_cast<int>(pass) +
+           8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (few + 2 * (depth / 64)))));
 }
 
 /// What a team does, whoever launched the kernel. Teams: a number's type, by whose name cmake/hopper/as and
 /// cmake/nvptx/add_entries know the kernels whose teams are clusters.
-template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Kind>
 static __attribute__((noinline, noclone)) void run_team(Call* there)
 {
-    mark_entry<entry_number<depth, pass, modified, Math, Keys>()>();
-    run_share<depth, pass, modified, Math, Keys>(*there, team_memory(), this_block(), launched_teams());
+    mark_entry<entry_number<depth, pass, modified, Math, Keys, Kind>()>();
+    run_share<depth, pass, modified, Math, Keys, Kind>(*there, team_memory(), this_block(), launched_teams());
 }
 #pragma omp end declare target
 
-template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys = StridedKeys>
+template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Kind>
 static Ran run_pass(const Launch& launch, Call* there)
 {
-    constexpr int warps = Shapes::of(pass, depth, modified).warps;
+    constexpr int warps = Kind::of(pass, depth, modified).warps;
     const int all_teams = launch.crews * Teams::number;
-    constexpr int dynamic_bytes = FLASHOMP_HOPPER != 0 ? Shapes::of(pass, depth, modified).team_bytes + lost_bytes : 0;
-    const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys>(), dynamic_bytes},
+    constexpr int dynamic_bytes = FLASHOMP_HOPPER != 0 ? Kind::of(pass, depth, modified).team_bytes + lost_bytes : 0;
+    const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys, Kind>(), dynamic_bytes},
                                           launch.device, all_teams, warps, there);
     if (direct.is_there) {
         return {.on_device = true, .failure = direct.failure};
@@ -203,7 +218,7 @@ static Ran run_pass(const Launch& launch, Call* there)
 #pragma omp parallel num_threads(warps)
         {
             if (is_where_sent(flag, true)) {
-                run_team<depth, pass, modified, Math, Teams, Keys>(there);
+                run_team<depth, pass, modified, Math, Teams, Keys, Kind>(there);
             }
             end_region();
         }
@@ -211,45 +226,53 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
-#if FLASHOMP_HOPPER == 0
-/// The forward pass over keys in a cache.
-template <class Math>
-static Ran run_on_pages(const Call& call, Call* there)
+#if FLASHOMP_MASKED
+template <Pass pass, bool modified, class Math>
+static Ran run_kind(const Call& call, Call* there)
+{
+    if constexpr (modified) {
+        return {}; // plan() has these on the plain machine
+    } else {
+        return run_pass<FLASHOMP_TENSOR_DEPTH, pass, modified, Math, OneTeam, StridedKeys, Masked>(call.launch, there);
+    }
+}
+#else
+/// The kernel that plan() meant, of those whose keys are in tensors or in a cache.
+template <Pass pass, bool modified, class Math>
+static Ran run_kind(const Call& call, Call* there)
 {
     constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-    return call.params.is_modified
-               ? run_pass<depth, Pass::forward, true, Math, OneTeam, PagedKeys>(call.launch, there)
-               : run_pass<depth, Pass::forward, false, Math, OneTeam, PagedKeys>(call.launch, there);
+    constexpr bool reads_pages = FLASHOMP_HOPPER == 0 && pass == Pass::forward && value_depth(depth) == depth;
+    using Teams = std::conditional_t<Usual::of(pass, depth, modified).teams == 2, PairOfTeams, OneTeam>;
+    const auto run = [&]<class Keys>() {
+        if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
+            if (call.launch.resident_rows == few.resident_rows()) {
+                return run_pass<depth, pass, modified, Math, Teams, Keys, FewRows>(call.launch, there);
+            }
+        }
+        return run_pass<depth, pass, modified, Math, Teams, Keys, Usual>(call.launch, there);
+    };
+    if constexpr (reads_pages) {
+        if (call.params.cache.is_there()) {
+            return run.template operator()<PagedKeys>();
+        }
+    }
+    return run.template operator()<StridedKeys>();
 }
 #endif
 
 template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
-#if FLASHOMP_HOPPER == 0
-    if constexpr (value_depth(FLASHOMP_TENSOR_DEPTH) == FLASHOMP_TENSOR_DEPTH) {
-        if (call.params.cache.is_there()) {
-            if constexpr (operands == Operands::tf32) {
-                return run_on_pages<ptx::Tf32Math>(call, there);
-            } else {
-                return call.params.element == Element::bfloat16 ? run_on_pages<ptx::BFloat16Math>(call, there)
-                                                                : run_on_pages<ptx::Float16Math>(call, there);
-            }
-        }
-    }
-#endif
     Ran ran;
     for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
-        constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-        constexpr TensorShape shape = Shapes::of(pass, depth, modified);
-        if constexpr (shape.fragments > 0) {
-            using Teams = std::conditional_t<shape.teams == 2, PairOfTeams, OneTeam>;
+        if constexpr (Usual::of(pass, FLASHOMP_TENSOR_DEPTH, modified).fragments > 0) {
             if constexpr (operands == Operands::tf32) {
-                ran = run_pass<depth, pass, modified, ptx::Tf32Math, Teams>(call.launch, there);
+                ran = run_kind<pass, modified, ptx::Tf32Math>(call, there);
             } else {
                 ran = call.params.element == Element::bfloat16
-                          ? run_pass<depth, pass, modified, ptx::BFloat16Math, Teams>(call.launch, there)
-                          : run_pass<depth, pass, modified, ptx::Float16Math, Teams>(call.launch, there);
+                          ? run_kind<pass, modified, ptx::BFloat16Math>(call, there)
+                          : run_kind<pass, modified, ptx::Float16Math>(call, there);
             }
         }
     });

@@ -28,6 +28,7 @@ bool is_tiled(const Tiling& tiling)
 }
 
 constexpr const char* unmasked = "there is no mask and no block_mask";
+constexpr const char* more_queries = "there are more queries";
 constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
 
 // --- plain and host
@@ -72,8 +73,15 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
-    if (has_pair_mask(problem.options)) {
+    if (has_pair_mask(problem.options) && machine == Machine::hopper) {
         return unmasked;
+    }
+    if (has_pair_mask(problem.options) &&
+        (modifies_scores(problem.options) || kernel_element(problem.dtype) == offload::Element::float32 ||
+         problem.kernel_depth() > offload::most_masked_tensor_depth)) {
+        return "a call with a mask or a block_mask has 16 bits, head dims up to 128, and no softcap, alibi_slopes, "
+               "bias or "
+               "dropout";
     }
     return shape_of(machine, pass, problem, hardware).fragments == 0 ? "there is a kernel for the head dim and options"
                                                                      : "";
@@ -82,23 +90,35 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
 std::string missing_library(bool is_there)
 {
     return is_there ? ""
-                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent and "
-                      "libflashomp_hopper_wide beside libflashomp";
+                    : "the build has GPU code, with libflashomp_float32, libflashomp_wide, libflashomp_latent, "
+                      "libflashomp_masked_tensor and libflashomp_hopper_wide beside libflashomp";
 }
 
 std::string openmp_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     std::string obstacle = tensor_obstacle(Machine::tensor, pass, problem, hardware);
+    if (!obstacle.empty()) {
+        return obstacle;
+    }
     // Last, since to ask is to open a library, which the driver compiles.
-    return obstacle.empty()
-               ? missing_library(offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()))
-               : obstacle;
+    return missing_library(has_pair_mask(problem.options)
+                               ? offload::has_masked_tensor_machine()
+                               : offload::has_tensor_machine(kernel_element(problem.dtype), problem.kernel_depth()));
+}
+
+offload::Ran run_tensor_region(const offload::Call& here, offload::Call* there)
+{
+    return offload::has_mask(here.params.mask) ? offload::run_masked_tensor(here, there)
+                                               : offload::run_tensor(here, there);
 }
 
 std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     if (hardware.is_device && hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
         return "the GPU has compute capability 9.0 and the build its kernels";
+    }
+    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
+        return more_queries;
     }
     // Blocks of 16 keys pay where the copy engine brings them, and its maps are of whole panels of 64 columns.
     const int depth = problem.kernel_depth();
@@ -157,6 +177,9 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     }
     if (has_pair_mask(problem.options)) {
         return unmasked;
+    }
+    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
+        return more_queries;
     }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
@@ -252,7 +275,7 @@ constexpr Kernel list[] = {
         .launch = tensor_launch<Machine::tensor>,
         .merges_parts = true,
         .reads_caches = true,
-        .run_region = offload::run_tensor,
+        .run_region = run_tensor_region,
     },
     {
         .name = "host",

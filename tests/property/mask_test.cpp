@@ -53,6 +53,14 @@ TEST_P(Masks, AreExactAtEveryDensity)
     }
 }
 
+TEST_P(Masks, AreExactAtHeadDim128)
+{
+    AttentionCase attention({1, 4, 2, 277, 330, 128, 100}, dtype(), 4150);
+    const HostTensor mask = random_mask(attention.random(), {1, 4, 277, 330}, 64, 0.3, 0.3, 0.5);
+    attention.options.block_mask = BlockMask::from_mask(mask.view(), 64, 48);
+    check(attention);
+}
+
 TEST_P(Masks, BroadcastAlongEveryAxis)
 {
     std::uint64_t seed = 4200;

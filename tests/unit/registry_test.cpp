@@ -9,6 +9,7 @@
 #include "cuda/kernels.hpp"
 
 #include "flashomp/attention.hpp"
+#include "flashomp/block_mask.hpp"
 
 #include <algorithm>
 #include <gtest/gtest.h>
@@ -203,6 +204,26 @@ TEST(Registry, CudasHopperKernelsAreInThePlan)
     EXPECT_EQ(plan(problem, h200).machine_name, "tensor");
     problem.dq.data = memory;
     EXPECT_EQ(plan(problem, h200).machine_name, "hopper");
+}
+
+TEST(Registry, MasksHaveKernelsOnTensorCores)
+{
+    const std::vector<Place> places = described_places();
+    if (places.empty()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    const BlockMask mask = BlockMask::chunked(1024, 256);
+    for (const Place& place : places) {
+        const auto machine = [&](const char* shape, DType dtype, const Options& options) {
+            return plan(cost::problem_of(cost::parse_shape(shape), dtype, true, options), place.hardware).machine_name;
+        };
+        EXPECT_EQ(machine("b1_h4_n1024_d64", DType::bfloat16, {.block_mask = mask}), "tensor") << place.name;
+        EXPECT_EQ(machine("b1_h4_n1024_d128", DType::float16, {.block_mask = mask}), "tensor") << place.name;
+        EXPECT_EQ(machine("b1_h4_n1024_d256", DType::bfloat16, {.block_mask = mask}), "plain") << place.name;
+        EXPECT_EQ(machine("b1_h4_n1024_d64", DType::float32, {.block_mask = mask}), "plain") << place.name;
+        EXPECT_EQ(machine("b1_h4_n1024_d64", DType::bfloat16, {.softcap = 9.0, .block_mask = mask}), "plain")
+            << place.name;
+    }
 }
 
 TEST(Registry, AGpuWithoutTensorCoresRunsThePlainMachine)

@@ -1,13 +1,20 @@
-// What masks of any shape keep, many pairs at once: a test of each pair would cost a lane of a host's vectors as much
-// as its part of the products.
+// What masks of any shape keep, many pairs at once: a test of each pair would cost a lane of a vector or of a warp as
+// much as its part of the products.
 #pragma once
 
 #include "algorithm/pair_mask.hpp"
 
 #include <cstdint>
-#include <cstring>
+
+#pragma omp declare target
 
 namespace flashomp::offload {
+
+/// Bytes of a tile's bits.
+constexpr int kept_bytes(int resident_rows, int stream_rows)
+{
+    return resident_rows * stream_rows / 8;
+}
 
 /// A bit for each of 8 bytes, the first in the lowest: whether it is not 0.
 FLASHOMP_INLINE std::uint32_t bits_of_bytes(const std::uint8_t* bytes)
@@ -15,7 +22,7 @@ FLASHOMP_INLINE std::uint32_t bits_of_bytes(const std::uint8_t* bytes)
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     constexpr std::uint64_t low = 0x7F7F7F7F7F7F7F7FU;
     std::uint64_t word;
-    std::memcpy(&word, bytes, sizeof word);
+    __builtin_memcpy(&word, bytes, sizeof word);
     word = ((((word & low) + low) | word) >> 7U) & 0x0101010101010101U;     // 1 in each byte that is not 0
     return static_cast<std::uint32_t>((word * 0x0102040810204080U) >> 56U); // byte k times 2^(56 - 7k) is bit 56 + k
 }
@@ -93,3 +100,5 @@ FLASHOMP_INLINE std::uint32_t kept_bits(const PairMask& mask, int i, int j, int 
 }
 
 } // namespace flashomp::offload
+
+#pragma omp end declare target
