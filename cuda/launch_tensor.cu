@@ -27,19 +27,21 @@ struct Usual {
         return kernel_shape(operands, pass, depth, modified);
     }
 };
+struct Masked : Usual {};
+#ifndef FLASHOMP_CUDA_MASKED
 struct FewRows {
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return offload::few_rows_shape(operands, pass, depth, modified);
     }
 };
-struct Masked : Usual {};
+#endif
 
 template <class Config>
-using OfAllKeys = std::conditional_t < operands == Operands::tf32,
-      offload::Tf32Machine<Config>,
-      std::conditional_t<int{
-          Config::depth_v}<int{Config::depth}, offload::LatentMachine<Config>, offload::TensorMachine<Config>>>;
+using OfAllKeys =
+    std::conditional_t<(operands == Operands::tf32), offload::Tf32Machine<Config>,
+                       std::conditional_t<(int{Config::depth_v} < int{Config::depth}), offload::LatentMachine<Config>,
+                                          offload::TensorMachine<Config>>>;
 template <class Kind, class Config>
 using MachineOf =
     std::conditional_t<std::is_same_v<Kind, Masked>, offload::MaskedTensorMachine<Config>, OfAllKeys<Config>>;

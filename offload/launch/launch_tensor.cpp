@@ -52,9 +52,9 @@ using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Conf
 template <class Kind, int depth, class Math, Pass pass, bool modified, int /*side*/>
 using ConfigOf = TileConfig<Kind, depth, Math, pass, modified>;
 template <class Config>
-using OfAllKeys = std::conditional_t < operands == Operands::tf32,
-      Tf32Machine<Config>,
-      std::conditional_t<int{Config::depth_v}<int{Config::depth}, LatentMachine<Config>, TensorMachine<Config>>>;
+using OfAllKeys = std::conditional_t<
+    (operands == Operands::tf32), Tf32Machine<Config>,
+    std::conditional_t<(int{Config::depth_v} < int{Config::depth}), LatentMachine<Config>, TensorMachine<Config>>>;
 template <class Kind, class Config>
 using MachineOf = std::conditional_t<std::is_same_v<Kind, Masked>, MaskedTensorMachine<Config>, OfAllKeys<Config>>;
 #endif
