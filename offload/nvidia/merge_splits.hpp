@@ -33,12 +33,6 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
         const int row = i / target.depth;
         const int column = i - row * target.depth;
         float largest = -infinity;
-        FLASHOMP_UNROLL(8)
-        for (int split = 0; split < p.splits; ++split) {
-            const float part = parts_lse[row + split * p.partial_stride];
-            largest = part > largest ? part : largest;
-        }
-        largest = largest == -infinity ? 0.0F : largest; // so that -inf - largest is no NaN
         float weights = 0.0F;
         float sum[4] = {};
         for (int split = 0; split < p.splits; split += at_once) {
@@ -50,9 +44,21 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
                 part[s] = ptx::load_global_128(parts + (split + s) * apart + i, there);
                 weight[s] = there ? parts_lse[row + (split + s) * p.partial_stride] : -infinity;
             }
+            const float before = largest;
 #pragma GCC unroll 8
             for (int s = 0; s < at_once; ++s) {
-                const float share = exp_difference(weight[s], largest);
+                largest = weight[s] > largest ? weight[s] : largest;
+            }
+            const float base = largest == -infinity ? 0.0F : largest; // so that -inf - base is no NaN
+            const float kept = exp_difference(before, base);
+            weights *= kept;
+#pragma GCC unroll 4
+            for (int e = 0; e < 4; ++e) {
+                sum[e] *= kept;
+            }
+#pragma GCC unroll 8
+            for (int s = 0; s < at_once; ++s) {
+                const float share = exp_difference(weight[s], base);
                 weights += share;
 #pragma GCC unroll 4
                 for (int e = 0; e < 4; ++e) {
@@ -69,7 +75,7 @@ FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, int blo
         }
         check.see(weights, 0.0F);
         if (column == 0) {
-            lse[row] = merged_lse(largest, weights);
+            lse[row] = merged_lse(largest == -infinity ? 0.0F : largest, weights);
         }
     }
     check.report(target.nonfinite);
