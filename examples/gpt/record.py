@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "language_model.md"
-FIGURES = ROOT / "docs" / "figures"
+FIGURES = ROOT / "docs" / "figures" / "gpt"
 SMALL = ["--layers", "2", "--heads", "4", "--dim", "64", "--batch", "4", "--seqlen", "256", "--steps", "300",
          "--eval-every", "50", "--ngram", "0", "--alibi", "true"]
 MEMORY = ["--layers", "6", "--heads", "4", "--dim", "128", "--batch", "2", "--seqlen", "512", "--dtype", "bfloat16",
@@ -135,7 +135,7 @@ def percent(a: float, b: float) -> str:
 def parity_table(rows: list[dict[str, Any]]) -> list[str]:
     table = ["| dtype | seed | standard | flash | difference |", "| --- | ---: | ---: | ---: | ---: |"]
     at = {(row["dtype"], row["seed"], row["attention"]): row["result"]["validation"]["perplexity"] for row in rows}
-    for dtype, seed in sorted({(row["dtype"], row["seed"]) for row in rows}, reverse=True):
+    for dtype, seed in dict.fromkeys((row["dtype"], row["seed"]) for row in rows):
         standard, flash = at[dtype, seed, "standard"], at[dtype, seed, "flash"]
         table.append(f"| {dtype} | {seed} | {standard:.5f} | {flash:.5f} | {percent(flash, standard)} |")
     for dtype in ("float32", "bfloat16"):
@@ -186,41 +186,43 @@ def load(part: str) -> Optional[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def perplexity_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plot.plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    for panel, dtype in zip(axes, ("float32", "bfloat16")):
+        for row in rows:
+            if row["dtype"] == dtype:
+                points = row["validations"]
+                panel.plot([p["step"] for p in points], [p["perplexity"] for p in points],
+                           "-" if row["attention"] == "standard" else ":", linewidth=1 if row["attention"] == "standard" else 3,
+                           color=f"C{row['seed'] - 1}", label=f"{row['attention']}, seed {row['seed']}")
+        panel.set_title(dtype)
+        panel.set_xlabel("step")
+    axes[0].set_ylabel("perplexity of validation")
+    axes[1].legend(fontsize=7)
+    return figure
+
+
+def memory_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
+    figure, panel = plot.plt.subplots(figsize=(5, 3.6), layout="constrained")
+    for attention in ("standard", "flash"):
+        done = [row for row in rows if row["attention"] == attention and row["status"] == 0]
+        panel.loglog([row["seqlen"] for row in done], [row["kept_bytes"] / 1e6 for row in done], "o-", label=attention)
+    panel.axhline(LIMIT / 1e6, color="gray", linestyle="--", label="limit of the process")
+    panel.set_xlabel("N")
+    panel.set_ylabel("kept by the layers, MB")
+    panel.legend()
+    return figure
+
+
 def figures() -> None:
-    """Those whose JSON is there."""
-    if load("parity") is None and load("limit") is None:
-        return
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    matplotlib.rcParams["svg.hashsalt"] = "flashomp"
-    data = load("parity")
-    if data:
-        figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
-        for panel, dtype in zip(axes, ("float32", "bfloat16")):
-            for row in data["rows"]:
-                if row["dtype"] == dtype:
-                    points = row["validations"]
-                    panel.plot([p["step"] for p in points], [p["perplexity"] for p in points],
-                               "-" if row["attention"] == "standard" else ":", linewidth=2,
-                               color=f"C{row['seed'] - 1}", label=f"{row['attention']}, seed {row['seed']}")
-            panel.set_title(dtype)
-            panel.set_xlabel("step")
-        axes[0].set_ylabel("perplexity of validation")
-        axes[1].legend(fontsize=7)
-        figure.savefig(FIGURES / "gpt-perplexity.svg", metadata={"Date": None})
-    data = load("limit")
-    if data:
-        figure, panel = pyplot.subplots(figsize=(5, 3.6), layout="constrained")
-        for attention in ("standard", "flash"):
-            rows = [row for row in data["rows"] if row["attention"] == attention and row["status"] == 0]
-            panel.loglog([row["seqlen"] for row in rows], [row["kept_bytes"] / 1e6 for row in rows], "o-",
-                         label=attention)
-        panel.axhline(LIMIT / 1e6, color="gray", linestyle="--", label="limit of the process")
-        panel.set_xlabel("N")
-        panel.set_ylabel("kept by the layers, MB")
-        panel.legend()
-        figure.savefig(FIGURES / "gpt-memory.svg", metadata={"Date": None})
+    """Those whose JSON is there, in the style of bench/plot.py."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    import plot  # pylint: disable=import-outside-toplevel
+    FIGURES.mkdir(exist_ok=True)
+    for part, draw in (("parity", perplexity_figure), ("limit", memory_figure)):
+        data = load(part)
+        if data:
+            (FIGURES / f"{part}.svg").write_text(plot.svg(draw(plot, data["rows"]), [f"{part}.json"]))
 
 
 def page_text(text: str) -> str:
