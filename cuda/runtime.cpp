@@ -241,15 +241,14 @@ bool copy(void* target, const void* source, std::int64_t bytes, Copy direction, 
 {
     const CurrentDevice current(device);
     const cudaMemcpyKind kind = direction == Copy::to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-    return cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, static_cast<cudaStream_t>(stream)) ==
-           cudaSuccess;
+    return is_done(
+        cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, static_cast<cudaStream_t>(stream)));
 }
 
 bool clear(void* target, std::int64_t bytes, int device, void* stream)
 {
     const CurrentDevice current(device);
-    return cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream)) ==
-           cudaSuccess;
+    return is_done(cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream)));
 }
 
 bool is_captured(int device, void* stream)

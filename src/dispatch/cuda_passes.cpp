@@ -23,9 +23,12 @@ void expect_launched(int status, const Place& place)
     }
 }
 
-/// The factors of float8_e4m3 tensors, where kernels on the device can read them.
+/// The factors of float8_e4m3 tensors, where kernels on the device can read them. Those of a cache are in Params.
 cuda::Float8Scales scales_of(const Problem& problem, Tensors& tensors)
 {
+    if (problem.dtype != DType::float8_e4m3) {
+        return {}; // another copy of a cache's factors would lie beyond the memory that was planned for copies
+    }
     const auto factors = [&](const ConstTensorView& scale) {
         if (!scale) {
             return offload::RowTensor{};

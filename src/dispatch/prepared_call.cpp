@@ -182,7 +182,7 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
         return bytes > 0 ? reinterpret_cast<float*>(memory(at)) : nullptr;
     };
 
-    Staging staging(space, memory(layout.copies), gathered_.data());
+    Staging staging(space, memory(layout.copies), staging_, gathered_.data());
     offload::Params params =
         kernel_params(problem_, way.plan, staging,
                       {floats(layout.rows, way.plan.row_bytes), floats(layout.partial, way.plan.partial_bytes)},

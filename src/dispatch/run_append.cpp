@@ -130,7 +130,7 @@ Report run_append(const AppendProblem& append)
     wait_before(space);
     const Workspace copies(bytes.memory, space);
     const Workspace gathered(bytes.gathered, Space{});
-    Staging staging(space, copies.data(), gathered.data());
+    Staging staging(space, copies.data(), bytes, gathered.data());
     const offload::AppendParams params = append_params(append, staging);
     const std::int64_t units = offload::append_units(params);
     const bool is_cuda = place.hardware.backend == Backend::cuda;

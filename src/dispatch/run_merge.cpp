@@ -37,7 +37,7 @@ Report run_merge(const Partial& a, const Partial& b, const TensorView& o, const 
     wait_before(space);
     const Workspace copies(bytes.memory, space);
     const Workspace gathered(bytes.gathered, Space{});
-    Staging staging(space, copies.data(), gathered.data());
+    Staging staging(space, copies.data(), bytes, gathered.data());
     const bool packed = lse.rank == 2;
     offload::MergeParams params;
     params.parts = 2;

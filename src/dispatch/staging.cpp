@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <stdexcept>
 
 namespace flashomp {
 
@@ -65,8 +66,13 @@ StagingBytes staging_bytes(const Problem& problem, const Space& space)
 
 TensorView Staging::reserve(const ConstTensorView& view)
 {
+    const std::int64_t bytes = in_workspace(bytes_of(view));
+    if (bytes > left_) {
+        throw std::logic_error("a tensor is staged that no memory was planned for");
+    }
     const TensorView copy = row_major(memory_, view, Memory::device);
-    memory_ += in_workspace(bytes_of(view));
+    memory_ += bytes;
+    left_ -= bytes;
     return copy;
 }
 

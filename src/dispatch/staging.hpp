@@ -28,10 +28,12 @@ struct StagingBytes {
 class Staging final : public Tensors {
 public:
     /// In as much memory as StagingBytes says, of the space and of the host.
-    Staging(const Space& space, void* memory, void* gathered)
-        : space_(space), memory_(static_cast<std::byte*>(memory)), gathered_(gathered)
+    Staging(const Space& space, void* memory, const StagingBytes& bytes, void* gathered)
+        : space_(space), memory_(static_cast<std::byte*>(memory)), left_(bytes.memory), gathered_(gathered)
     {
     }
+
+    // Both throw std::logic_error for a tensor that StagingBytes did not count.
 
     ConstTensorView input(const ConstTensorView& view) override;
     TensorView output(const TensorView& view) override; ///< finish() brings it back
@@ -48,6 +50,7 @@ private:
 
     Space space_;
     std::byte* memory_; ///< that no tensor has yet
+    std::int64_t left_; ///< bytes of it
     void* gathered_;
     std::array<Output, 8> outputs_;
     std::size_t output_count_ = 0;
