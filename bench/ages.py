@@ -32,7 +32,7 @@ OPENMP = EVERYWHERE + (":(exclude)offload/host/", ":(exclude)offload/launch/laun
 CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + (
     "offload/plain/", "offload/launch/tensor_map.cpp", "offload/launch/tensor_map.hpp", "offload/launch/tile_config.hpp",
     "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
-        "latent_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
+        "latent_machine", "masked_tensor_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
 PYTHON = ("python/flashomp/", "python/src/")
 
