@@ -23,7 +23,7 @@ ALGORITHM = (":(glob)offload/algorithm/*.hpp", "offload/launch/launch.hpp", "off
 SCHEDULE = ("src/plan/", "src/dispatch/", "src/tuning/shipped/", "src/tuning/table.cpp")
 HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.txt", "offload/launch/launch_host.cpp",
                                "offload/launch/host_passes.hpp", "offload/host/host_isas.cpp") + tuple(f"offload/host/{name}.hpp" for name in (
-    "few_queries", "finite", "host_machine", "host_tile", "kept_bits", "lanes", "matrix_product", "nonfinite", "placed_rows", "row_products",
+    "few_queries", "finite", "host_machine", "host_tile", "lanes", "matrix_product", "nonfinite", "placed_rows", "row_products",
     "rows_ahead"))
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp",
