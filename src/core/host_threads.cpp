@@ -9,6 +9,7 @@
 #include <omp.h>
 #include <optional>
 #include <pthread.h>
+#include <semaphore>
 #include <string_view>
 #include <vector>
 
@@ -93,10 +94,12 @@ public:
         // What no thread can have leaves the default, as in OpenMP's run time. What is too little for us is not tried.
         const bool is_taken = stack && pthread_attr_setstacksize(&attributes, *stack) == 0;
         const bool is_possible = !is_taken || *stack >= least_stack;
+        pthread_attr_getstacksize(&attributes, &stack_bytes_);
         threads_.reserve(static_cast<std::size_t>(wanted));
         pthread_t thread{};
         while (is_possible && count() < wanted && pthread_create(&thread, &attributes, wait, this) == 0) {
             threads_.push_back(thread);
+            allocated_.acquire(); // else the threads to come are counted before this one has its memory
         }
         pthread_attr_destroy(&attributes);
     }
@@ -112,6 +115,13 @@ public:
 
     [[nodiscard]] int count() const { return static_cast<int>(threads_.size()); }
 
+    /// Stacks of ended threads that glibc keeps. LLVM's run time cannot take them: its own have other sizes.
+    [[nodiscard]] int kept_stacks() const
+    {
+        constexpr std::size_t kept_bytes = std::size_t{40} << 20U;
+        return static_cast<int>(kept_bytes / std::max(stack_bytes_, least_stack));
+    }
+
 private:
     static constexpr std::size_t least_stack = std::size_t{256} << 10U; // several times what a block of work takes
 
@@ -120,10 +130,14 @@ private:
         // What the allocator keeps for a thread is address space, too, and run times allocate in new threads.
         void* volatile part = std::malloc(1); // volatile: else g++ leaves it out
         std::free(part);
-        static_cast<IdleThreads*>(self)->all_started_.wait();
+        auto& threads = *static_cast<IdleThreads*>(self);
+        threads.allocated_.release();
+        threads.all_started_.wait();
         return nullptr;
     }
 
+    std::size_t stack_bytes_ = 0;
+    std::binary_semaphore allocated_{0};
     std::latch all_started_{1};
     std::vector<pthread_t> threads_;
 };
@@ -137,8 +151,13 @@ int startable(int wanted)
         return wanted;
     }
     const int spare = (wanted + 3) / 4;
-    const int started = IdleThreads(wanted + spare - most_started).count();
-    most_started += std::max(0, started - spare);
+    const int asked = wanted + spare - most_started;
+    int usable = 0;
+    {
+        const IdleThreads idle(asked);
+        usable = idle.count() - spare - (idle.count() < asked ? idle.kept_stacks() : 0);
+    }
+    most_started += std::max(0, usable);
     return most_started;
 }
 

@@ -150,9 +150,10 @@ TEST_F(GptProgram, AKilledRunEndsWithTheSameBits)
 
 TEST_F(GptProgram, FlashAndStandardAttentionReachTheSamePerplexity)
 {
+    // At the default rate so few tokens a step make so small a model chaotic: a rounding grows to percents in 60 steps.
     const auto perplexity = [&](const std::string& options) {
         fs::remove(path("run.jsonl"));
-        EXPECT_EQ(shell("$gpt --steps 60 --json run.jsonl " + options), 0) << err_;
+        EXPECT_EQ(shell("$gpt --steps 60 --warmup 10 --learning-rate 0.001 --json run.jsonl " + options), 0) << err_;
         return lines("run.jsonl").back().at("validation").at("perplexity").get<double>();
     };
     for (const auto& [dtype, bound] : {std::pair("float32", 0.001), std::pair("bfloat16", 0.005)}) {
