@@ -1,4 +1,4 @@
-// The program as a user runs it, on the pages of docs/, which are some hundred kilobytes of text.
+// The program as a user runs it, on a page of docs/: the whole validation text is read at the end of each run.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
