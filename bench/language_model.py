@@ -16,7 +16,8 @@ wiki.train.tokens is WikiText). Tokens are bytes, or with --bpe FOLDER GPT-2's. 
 token of the validation text: of --eval-windows while the model trains, at the end of all, or of --last-windows.
 
 FILE has Google Benchmark's form and is written anew after each configuration. --resume runs what is missing or failed, on the
-same build, machine and PyTorch only; a configuration that was cut off starts again. bench/lm_page.py makes tables and figures.
+same build, machine and PyTorch only; a configuration that was cut off starts again. bench/lm_figures.py makes the
+figures of it, bench/lm_tables.py the tables.
 """
 
 import argparse

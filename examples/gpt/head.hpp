@@ -11,7 +11,7 @@
 namespace gpt {
 
 /// z = x·Eᵀ, loss_i = log Σ_v exp z_iv − z_i,target of every row i. With `dx`, also the gradients of Σ_i loss_i/rows:
-/// dz = (softmax(z) − 1[v = target])/rows, dx = dz·E, dE += dzᵀ·x. z is there for some hundred rows at a time: it would
+/// dz = (softmax(z) − 1[v = target])/rows, dx = dz·E, dE += dzᵀ·x. z is there for some rows at a time: it would
 /// be the largest matrix of the model.
 template <class C>
 std::vector<double> cross_entropy(const Matrix<C>& x, const Rows<C>& table, std::span<const std::int32_t> targets,

@@ -33,7 +33,7 @@ int fail(const std::string& sentence, int status)
     return status;
 }
 
-/// A model's bytes are any: what a terminal does not print is a question mark.
+/// A model's bytes are any: control characters of ASCII are question marks, but for ends of lines and tabs.
 std::string printable_text(std::string text)
 {
     for (char& byte : text) {

@@ -48,8 +48,8 @@ struct Options {
     [[nodiscard]] Recompute recompute() const;
 };
 
-/// The command line over `defaults`. Throws flashomp::Error with one sentence, also for values that do not fit
-/// together. Nothing when --help was asked for and printed.
+/// The command line over what `options` holds. Throws flashomp::Error with one sentence, also for values that do not
+/// fit together. Nothing when --help was asked for and printed.
 [[nodiscard]] bool parse_options(int argc, char** argv, Options& options);
 
 /// Calls visit(name, value) for everything that a checkpoint holds of the options.
