@@ -89,7 +89,7 @@ __global__ void merge_kernel(const __grid_constant__ offload::MergeParams params
 
 int run_plain(const Params& params, const Launch& launch, void* stream)
 {
-    if (offload::has_mask(params.mask)) {
+    if (offload::has_mask(params.mask) || offload::has_seam(params)) {
         return run_masked(params, launch, stream);
     }
     const auto on = static_cast<cudaStream_t>(stream);

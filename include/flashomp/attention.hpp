@@ -33,7 +33,7 @@ struct Report {
 };
 
 /// Tensors of the forward pass. All of q, k, v, o share one dtype (float32, bfloat16, float16), but for k and v of a
-/// cache of 8 bits (Caches, below).
+/// cache of 8 bits (Caches, above), and o may be float32 whatever they are: what is summed over parts then rounds once.
 struct ForwardArgs {
     ConstTensorView q; ///< [B, Nq, Hq, head_dim], 1 to most_head_dim
     ConstTensorView k; ///< [B, Nk, Hkv, head_dim], Hq divisible by Hkv
@@ -42,7 +42,8 @@ struct ForwardArgs {
     TensorView lse;    ///< out: float32 [B, Hq, Nq], natural logarithm; -inf where nothing is attended to
 };
 
-/// Tensors of the backward pass. o and lse are those the forward pass wrote, with the same options.
+/// Tensors of the backward pass. o and lse are those the forward pass wrote, with the same options. Each of o, dq, dk
+/// and dv has the dtype of q or is float32.
 struct BackwardArgs {
     ConstTensorView q;
     ConstTensorView k;
@@ -87,6 +88,17 @@ struct BackwardArgs {
 // cores (Report::computed_twice); results that were finite before may then differ in rounding. float8_e4m3 tensors have
 // no second computation: keep k and v finite there. Padding at either end of key_padding_mask costs nothing on the
 // host.
+
+// Shards. With Options::positions_q or positions_k, q, or k and v, are some rows of a longer sequence; without one of
+// them its rows are the whole sequence. i, j, Nq and Nk in causal, window, alibi_slopes, dropout and score_mod are then
+// positions in the whole sequence and its lengths, so that each of them means the same on a shard as on the whole: the
+// results of calls on all shards of the keys, put together by merge(), are those of one call. Tensors have the extents
+// of the shard: bias, key_padding_mask, mask and block_mask those of its rows and keys, as views of the whole have
+// them. A sink is one more key, to be given in one of the calls that are merged. Where positions_k leaves out keys,
+// backward takes P = exp(s - LSE) and D = Σ dO∘O from lse and o: they are to be those of the whole rows, that is
+// merged, and dq, dk and dv are the shard's parts of sums. D loses what o was rounded by; o in float32 keeps it. dbias
+// is of the shard's pairs, dsink of its rows, whatever their keys. Not for packed sequences and caches. One stretch
+// each runs on every kernel; two on the host, on the plain machine and in the reference.
 
 // Caches. With Options::cache_seqlens, cache_batch_index, block_table or kv_indptr, kv_indices and kv_last_page_len k
 // and v are a key/value cache, in any strides: [B, Nk, Hkv, ...], [caches, Nk, Hkv, ...], or pages of which each

@@ -29,6 +29,33 @@ struct Window {
     friend bool operator==(const Window&, const Window&) = default;
 };
 
+/// Rows that follow one another: `count` of them, from position `first` of the whole sequence on.
+struct Stretch {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+
+    friend bool operator==(const Stretch&, const Stretch&) = default;
+};
+
+/// Where the rows of a shard stand in the whole sequence: those of stretches[0], then those of stretches[1], which
+/// begins where stretches[0] ends or later. Contiguous sharding has one stretch (the other has count 0), zigzag
+/// sharding two.
+struct Positions {
+    std::int64_t whole = 0; ///< rows of the whole sequence, at most 2^30; 0: not given, the rows are the whole sequence
+    std::array<Stretch, 2> stretches = {};
+
+    [[nodiscard]] std::int64_t rows() const { return stretches[0].count + stretches[1].count; }
+    /// Of row `row` of the shard.
+    [[nodiscard]] std::int64_t operator[](std::int64_t row) const
+    {
+        const std::int64_t beyond = row - stretches[0].count;
+        return beyond < 0 ? stretches[0].first + row : stretches[1].first + beyond;
+    }
+
+    explicit operator bool() const { return whole != 0; }
+    friend bool operator==(const Positions&, const Positions&) = default;
+};
+
 /// Counter-based dropout on the probabilities (Philox4x32-10, Salmon et al. 2011). The draw for an element
 /// depends only on (seed, offset, batch, query head, i, j).
 struct Dropout {
@@ -104,6 +131,8 @@ struct Options {
     /// Blocks of pairs that are whole, partial or hidden, of [1|B, 1|Hq, Nq, Nk]. Intersects with mask. Prepared calls
     /// keep the one that they were prepared with.
     BlockMask block_mask = {};
+    /// Of a shard: where the rows of q, and those of k and v, stand in the whole sequence. See attention.hpp, "Shards".
+    Positions positions_q = {}, positions_k = {};
     ConstTensorView sink = {}; ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be

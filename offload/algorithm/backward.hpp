@@ -74,7 +74,7 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const Rows dout_rows = rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, first, rows, p.head_dim));
     tile.load(dout, dout_rows);
-    tile.row_dot(rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
+    tile.row_dot(written_rows(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
     const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
     tile.for_rows([=](Row r) FLASHOMP_LAMBDA {
         lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;

@@ -23,13 +23,19 @@ struct Band {
     int low = 0, high = 0; ///< within [-q_len, k_len]; lengths are at most 2^30, so j - i and i + high fit
     int q_len = 0, k_len = 0;
 
-    FLASHOMP_INLINE bool keeps(int i, int j) const
+    FLASHOMP_INLINE bool has_diagonal(int diagonal) const
     {
         // One comparison for both sides, of what is the same for a row but for a constant.
-        const auto above_low = static_cast<unsigned>(j - i) - static_cast<unsigned>(low);
+        const auto above_low = static_cast<unsigned>(diagonal) - static_cast<unsigned>(low);
         const auto span = static_cast<unsigned>(high) - static_cast<unsigned>(low);
-        return (above_low <= span) & (i < q_len) & (j < k_len);
+        return above_low <= span;
     }
+
+    FLASHOMP_INLINE bool keeps(int i, int j) const { return has_diagonal(j - i) & (i < q_len) & (j < k_len); }
+
+    // Positions, from that of the first row on (seams.hpp has others).
+    FLASHOMP_INLINE int query(int i) const { return i; }
+    FLASHOMP_INLINE int key(int j) const { return j; }
 
     /// The keys that at least one of the query rows [i0, i1) keeps.
     FLASHOMP_INLINE Range keys(int i0, int i1) const
@@ -94,16 +100,37 @@ struct WindowMask {
     }
 };
 
-/// The band of one sequence: the intersection of its masks, cut to its ends.
-FLASHOMP_INLINE Band band_of(const Params& p, const Sequence& s)
+/// Nk - Nq of the whole sequence.
+FLASHOMP_INLINE int whole_delta(const Params& p, const Sequence& s)
 {
-    const std::int64_t delta = static_cast<std::int64_t>(s.k_len) - s.q_len;
+    return p.has_positions ? p.whole_k - p.whole_q : s.k_len - s.q_len;
+}
+
+/// How much further from the start of the whole sequence the first query stands than the first key.
+FLASHOMP_INLINE int shift_of(const Params& p)
+{
+    return p.place_q.first - p.place_k.first;
+}
+
+/// The intersection of the masks of one sequence, cut to rows that stand on so many positions: diagonals of what is
+/// here, from those of the whole sequence.
+FLASHOMP_INLINE Band band_of(const Params& p, const Sequence& s, int positions_q, int positions_k)
+{
+    const std::int64_t delta = whole_delta(p, s);
     const Diagonals kept = CausalMask{p.causal}.keeps(delta) & WindowMask{p.window_left, p.window_right}.keeps(delta);
-    const auto cut = [&](std::int64_t d) {
-        return static_cast<int>(d < -s.q_len ? -s.q_len : (d > s.k_len ? s.k_len : d));
+    const std::int64_t shift = shift_of(p);
+    const auto cut = [&](std::int64_t diagonal) {
+        const std::int64_t d = diagonal + shift;
+        return static_cast<int>(d < -positions_q ? -positions_q : (d > positions_k ? positions_k : d));
     };
     // Without any diagonal there is no key either; high >= low otherwise.
     return {cut(kept.low), cut(kept.high), s.q_len, kept.low <= kept.high ? s.k_len : 0};
+}
+
+/// The band of one sequence: the intersection of its masks, cut to its ends.
+FLASHOMP_INLINE Band band_of(const Params& p, const Sequence& s)
+{
+    return band_of(p, s, s.q_len, s.k_len);
 }
 
 } // namespace flashomp::offload

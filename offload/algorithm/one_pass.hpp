@@ -26,8 +26,8 @@ FLASHOMP_INLINE void backward_start_block(Machine& tile, const Params& p, const 
     const std::int64_t first = seq.q_start + i0;
     auto zero = tile.accumulator(p.head_dim);
     auto delta = tile.row_stats();
-    tile.store(zero, rows_of(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [](int) { return 1.0F; });
-    tile.row_dot(rows_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v),
+    tile.store(zero, written_rows(p, p.dq, work.batch, work.head, first, rows, p.head_dim), [](int) { return 1.0F; });
+    tile.row_dot(written_rows(p, p.o, work.batch, work.head, first, rows, p.head_dim_v),
                  rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v), delta);
     float* saved_delta = row_stats(p.delta, work.batch, work.head, first);
     float* saved_residual = row_stats(p.residual, work.batch, work.head, first);
@@ -63,7 +63,7 @@ void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const
     if (before >= seen.begin / block_n) {
         tile.await_turn(block, static_cast<unsigned>(before) + 1);
     }
-    tile.add_rows(rows_of(p, p.dq, work.batch, head, seq.q_start + pairs.i0, rows, p.head_dim), dq, p.scale);
+    tile.add_rows(written_rows(p, p.dq, work.batch, head, seq.q_start + pairs.i0, rows, p.head_dim), dq, p.scale);
     tile.pass_turn(block, static_cast<unsigned>(work.block) + 1);
 }
 

@@ -44,6 +44,7 @@ struct Tensor {
     bool is_packed = false;    ///< sequences follow one another, and batch is 0
     std::int64_t rows = 0;     ///< of one sequence, or when packed of all of them
     const void* map = nullptr; ///< for Hopper's copy engine, of blocks of as many rows as the pass streams; or null
+    Element element = Element::float32; ///< of o and its like, which may be float32 whatever Params::element is
 };
 
 /// Float statistics per row, [batch, head, row] with row stride 1: LSE and D.
@@ -100,12 +101,17 @@ struct PairMask {
     int tile_columns = 0;
 };
 
+/// Where the rows of a shard stand in the whole sequence: row r at first + r, and from row `seam` on `gap` further.
+struct Placement {
+    int first = 0, seam = 0, gap = 0;
+};
+
 /// One attention call.
 struct Params {
     int batch = 0, heads_q = 0, heads_kv = 0;
     int seqlen_q = 0, seqlen_k = 0; ///< with packed sequences: the longest
     int head_dim = 0, head_dim_v = 0;
-    Element element = Element::float32; ///< of q, k, v, o and their gradients
+    Element element = Element::float32; ///< of q, k, v and dout; o, dq, dk and dv have one of their own
 
     Tensor q, k, v, o;
     RowTensor lse;
@@ -117,6 +123,12 @@ struct Params {
 
     Alignment causal = Alignment::none;
     std::int64_t window_left = -1, window_right = -1; ///< -1 is unbounded
+
+    // Of shards.
+    bool has_positions = false;
+    bool keys_are_part = false;   ///< rows have keys that are not here: backward repairs neither LSE nor D
+    int whole_q = 0, whole_k = 0; ///< lengths of the whole sequence, where there are positions
+    Placement place_q, place_k;
 
     // Score modifications; a null pointer or zero is off.
     float softcap = 0.0F;
@@ -158,6 +170,12 @@ struct Params {
 
     unsigned char score_mod[64] = {}; ///< a program's own score, as Options::score_mod has it (modification.hpp)
 };
+
+/// Whether rows stand in two stretches with a gap between them.
+FLASHOMP_INLINE bool has_seam(const Params& p)
+{
+    return p.place_q.gap != 0 || p.place_k.gap != 0;
+}
 
 /// Rows of one sequence of the batch.
 struct Sequence {
@@ -217,12 +235,21 @@ FLASHOMP_INLINE Rows rows_of(const Params& p, const Tensor& t, int batch, int he
             head,   t.is_packed ? 0 : batch};
 }
 
-/// Rows of a result, of which it is told where they are not finite. Not of all rows: a pointer that is read where q is,
-/// g++ would keep in registers until o is stored.
+/// The same of o, dq, dk or dv.
+FLASHOMP_INLINE Rows written_rows(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
+                                  int depth)
+{
+    Rows rows = rows_of(p, t, batch, head, first, count, depth);
+    rows.element = t.element;
+    return rows;
+}
+
+/// The same, of which it is told where they are not finite. Not of all rows: a pointer that is read where q is, g++
+/// would keep in registers until o is stored.
 FLASHOMP_INLINE Rows results_of(const Params& p, const Tensor& t, int batch, int head, std::int64_t first, int count,
                                 int depth)
 {
-    Rows rows = rows_of(p, t, batch, head, first, count, depth);
+    Rows rows = written_rows(p, t, batch, head, first, count, depth);
     rows.nonfinite = p.nonfinite;
     return rows;
 }

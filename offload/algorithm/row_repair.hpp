@@ -15,6 +15,8 @@
 // With a softcap, or a program's own score, dS is P∘(dP - D) times a slope, so that Σ dS is not the second sum. The
 // tile beside dS can carry only one of the two. In 16 bits that is P∘(dP - D'), as O, and so D', is rounded most; a
 // counts as 1. In float32 it is P', as ALiBi takes LSE to the hundreds; D' stays.
+//
+// Of a shard's keys, which are not all of a row's, neither sum says anything: a counts as 1, and D' stays.
 #pragma once
 
 #include "algorithm/forward.hpp"
@@ -59,6 +61,7 @@ struct RowRepair {
     {
         const float scale = p.scale;
         const bool has_sink = p.sink != nullptr;
+        const bool is_part = p.keys_are_part;
         const float sink = has_sink ? p.sink[work.head] : 0.0F;
         float* const saved_delta = row_stats(p.delta, work.batch, work.head, first);
         float* const saved_residual = row_stats(p.residual, work.batch, work.head, first);
@@ -66,9 +69,12 @@ struct RowRepair {
         tile.complete(shift);
         tile.for_rows(rows, [=, *this](Row r) FLASHOMP_LAMBDA {
             const float sink_p = has_sink ? exp_difference<Machine>(sink, lse[r]) : 0.0F;
-            const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r]; // ΣP'
-            const float all_p = keeps_shift ? 1.0F : sum[r] + sink_p;  // a
-            const float corrected = corrected_delta(shift[r], delta[r], keys_p, all_p, has_slope && !keeps_shift);
+            const float keys_p = keeps_shift ? 1.0F - sink_p : sum[r];  // ΣP'
+            const float whole_p = keeps_shift ? 1.0F : sum[r] + sink_p; // a, where the row's keys are all here
+            const float part_p = lse[r] == infinity ? 0.0F : 1.0F;      // as usable_lse() has a row without keys
+            const float all_p = is_part ? part_p : whole_p;
+            const float corrected =
+                corrected_delta(shift[r], delta[r], keys_p, all_p, is_part || (has_slope && !keeps_shift));
             saved_residual[r] = row_residual(all_p);
             saved_delta[r] = corrected;
             sum[r] = gradient_factor(scale, all_p);

@@ -8,34 +8,39 @@
 #include "algorithm/math.hpp"
 #include "algorithm/modification.hpp"
 #include "algorithm/pair_mask.hpp"
+#include "algorithm/seams.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
 /// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp). Mask:
-/// PairMask, or NoMask on machines that do not take masks.
-template <class Modification, class Mask>
+/// PairMask, or NoMask on machines that do not take masks. AnyBand: SeamedBand on machines that take shards in two
+/// stretches, else Band.
+template <class Modification, class Mask, class AnyBand>
 struct ScoreWith {
     float scale = 1.0F;
     float softcap = 0.0F;
     float slope = 0.0F; ///< ALiBi
-    int delta = 0;      ///< Nk - Nq
+    int delta = 0;      ///< Nk - Nq, plus what the first query is further than the first key
     BiasTensor bias;    ///< moved to this batch and head
-    Band band;
+    AnyBand band;
     const std::uint8_t* key_padding = nullptr; ///< of this batch
     [[no_unique_address]] Mask mask;           ///< of this batch and head
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
     std::uint32_t batch = 0, head = 0;
+    int first_query = 0, first_key = 0; ///< positions of the first rows in the whole sequence
+    int whole_q = 0, whole_k = 0;       ///< its lengths
     [[no_unique_address]] Modification modification;
 
     FLASHOMP_INLINE ScoreWith(const Params& p, const Sequence& s, int batch_, int head_)
-        : scale(p.scale), softcap(p.softcap), delta(s.k_len - s.q_len), band(band_of(p, s)), dropout_key(p.dropout_key),
-          dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
+        : scale(p.scale), softcap(p.softcap), delta(whole_delta(p, s) + shift_of(p)), band(band_as<AnyBand>(p, s)),
+          dropout_key(p.dropout_key), dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
           batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_)),
-          modification(modification_of<Modification>(p))
+          first_query(p.place_q.first), first_key(p.place_k.first), whole_q(p.has_positions ? p.whole_q : s.q_len),
+          whole_k(p.has_positions ? p.whole_k : s.k_len), modification(modification_of<Modification>(p))
     {
         if (p.alibi_slopes != nullptr) {
             slope = p.alibi_slopes[batch_ * p.alibi_batch_stride + head_];
@@ -134,7 +139,7 @@ struct ScoreWith {
         if (softcap > 0.0F) {
             s = softcap * tanh_fast(quotient(s, softcap));
         }
-        const int distance = i + delta - j;
+        const int distance = band.query(i) + delta - band.key(j);
         s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
         if (bias.data != nullptr) {
             s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
@@ -156,8 +161,9 @@ struct ScoreWith {
         if (dropout_threshold == 0) {
             return 1.0F;
         }
-        const bool kept = dropout_keep(dropout_key, batch, head, static_cast<std::uint32_t>(i),
-                                       static_cast<std::uint32_t>(j), dropout_threshold);
+        const bool kept =
+            dropout_keep(dropout_key, batch, head, static_cast<std::uint32_t>(first_query + band.query(i)),
+                         static_cast<std::uint32_t>(first_key + band.key(j)), dropout_threshold);
         return kept ? dropout_scale : 0.0F;
     }
 
@@ -182,14 +188,19 @@ struct ScoreWith {
 
     FLASHOMP_INLINE ScorePair pair(int i, int j) const
     {
-        return {static_cast<int>(batch), static_cast<int>(head), i, j, band.q_len, delta + band.q_len};
+        return {static_cast<int>(batch),
+                static_cast<int>(head),
+                first_query + band.query(i),
+                first_key + band.key(j),
+                whole_q,
+                whole_k};
     }
 };
 
 /// That of the library's own kernels, and that of the passes on a machine.
-using Score = ScoreWith<Unmodified, NoMask>;
+using Score = ScoreWith<Unmodified, NoMask, Band>;
 template <class Machine>
-using ScoreOn = ScoreWith<ModificationOf<Machine>, MaskOn<Machine>>;
+using ScoreOn = ScoreWith<ModificationOf<Machine>, MaskOn<Machine>, BandOn<Machine>>;
 
 /// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
 template <bool keys_are_rows, class AnyScore>

@@ -54,7 +54,7 @@ FLASHOMP_INLINE bool has_finite_results(const Params& p, const Launch& launch, c
     const auto results = [&](const Tensor& tensor, std::int64_t start, int length, int depth) {
         const int left = length - first;
         const int count = left < launch.resident_rows ? left : launch.resident_rows;
-        return count <= 0 || all_finite(rows_of(p, tensor, work.batch, work.head, start + first, count, depth));
+        return count <= 0 || all_finite(written_rows(p, tensor, work.batch, work.head, start + first, count, depth));
     };
     if constexpr (pass == Pass::forward) {
         return p.splits > 1 || results(p.o, seq.q_start, seq.q_len, p.head_dim_v);
@@ -70,7 +70,7 @@ FLASHOMP_INLINE bool has_finite_results(const Params& p, const Launch& launch, c
 FLASHOMP_INLINE bool has_finite_rows(const Params& p, const Tensor& tensor, int batch, int head, int depth)
 {
     const Sequence seq = sequence(p, batch);
-    return all_finite(rows_of(p, tensor, batch, head, seq.q_start, seq.q_len, depth));
+    return all_finite(written_rows(p, tensor, batch, head, seq.q_start, seq.q_len, depth));
 }
 
 } // namespace flashomp::offload

@@ -22,7 +22,7 @@ class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
     enum : int { leaves_out_padding };
-    enum : int { takes_masks };
+    enum : int { takes_masks, takes_seams };
 
     using Modification = ModificationOf<Isa>;
     using Row = int;
@@ -230,17 +230,18 @@ public:
     FLASHOMP_INLINE void row_dot(const Rows& a, const Rows& b, const Stats& dot)
     {
         with_element(a, [&](const auto* data_a) {
-            const auto* data_b = static_cast<decltype(data_a)>(b.data);
-            for (int r = 0; r < a.count; ++r) {
-                const auto* x = data_a + a.offset + r * a.stride;
-                const auto* y = data_b + b.offset + r * b.stride;
-                float sum = 0.0F;
+            with_element(b, [&](const auto* data_b) { // o may be float32 beside a dout of 16 bits
+                for (int r = 0; r < a.count; ++r) {
+                    const auto* x = data_a + a.offset + r * a.stride;
+                    const auto* y = data_b + b.offset + r * b.stride;
+                    float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
-                for (int i = 0; i < a.depth; ++i) {
-                    sum += to_float(x[i]) * to_float(y[i]);
+                    for (int i = 0; i < a.depth; ++i) {
+                        sum += to_float(x[i]) * to_float(y[i]);
+                    }
+                    dot[r] = sum;
                 }
-                dot[r] = sum;
-            }
+            });
         });
     }
 

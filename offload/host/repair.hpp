@@ -156,6 +156,10 @@ private:
         {
             return rows_of(p, of_queries, batch, index, seq.q_start + i, 1, depth);
         }
+        [[nodiscard]] Rows result(const Tensor& of_queries, int i, int depth) const
+        {
+            return written_rows(p, of_queries, batch, index, seq.q_start + i, 1, depth);
+        }
         [[nodiscard]] Rows query(int i) const { return row_of(p.q, i, p.head_dim); }
         [[nodiscard]] Rows dout(int i) const { return row_of(p.dout, i, p.head_dim_v); }
         [[nodiscard]] Factor key(int j) const
@@ -194,7 +198,7 @@ private:
         const Params& p;
         int batch, index, kv;
         Sequence seq;
-        ScoreWith<Modification, PairMask> score;
+        ScoreWith<Modification, PairMask, SeamedBand> score;
     };
 
     /// Calls f(head, i) for every row of queries whose row of `results` is not finite.
@@ -209,7 +213,7 @@ private:
             const auto index = static_cast<int>(row / p.seqlen_q % p.heads_q);
             const auto batch = static_cast<int>(row / p.seqlen_q / p.heads_q);
             const Sequence seq = sequence(p, batch);
-            if (i < seq.q_len && !all_finite(rows_of(p, results, batch, index, seq.q_start + i, 1, depth))) {
+            if (i < seq.q_len && !all_finite(written_rows(p, results, batch, index, seq.q_start + i, 1, depth))) {
                 f(Head(p, batch, index), i);
             }
         }
@@ -241,7 +245,7 @@ private:
         }
         const double divisor = sum == 0.0 ? 1.0 : sum; // nothing to attend to: o = 0
         std::transform(o.begin(), o.end(), o.begin(), [divisor](double x) { return x / divisor; });
-        write(head.row_of(p.o, i, p.head_dim_v), o);
+        write(head.result(p.o, i, p.head_dim_v), o);
         head.stat(p.lse, i) = static_cast<float>(top + std::log(sum));
     }
 
@@ -271,18 +275,24 @@ private:
         const Row q = read(head.query(i));
         const Row dout = read(head.dout(i));
         const double lse = head.lse(i);
-        double sum = std::exp(head.sink() - lse); // of P, the sink's included
+        double divisor = 1.0;
         double delta = 0.0;
-        head.for_visible_keys(i, [&](int j) {
-            const Pair pair = pair_of(head, q, dout, i, j, lse);
-            sum += pair.p;
-            delta += pair.p * pair.dp;
-            return !std::isnan(sum);
-        });
-        const double divisor = sum == 0.0 ? 1.0 : sum; // nothing to attend to
-        delta /= divisor;
-        Row dq(static_cast<std::size_t>(p.head_dim), std::isnan(delta) ? not_a_number : 0.0);
-        if (!std::isnan(delta)) {
+        if (p.keys_are_part) { // LSE and D are those of rows that nobody sees here
+            delta = dot(dout, head.result(p.o, i, p.head_dim_v));
+        } else {
+            double sum = std::exp(head.sink() - lse); // of P, the sink's included
+            head.for_visible_keys(i, [&](int j) {
+                const Pair pair = pair_of(head, q, dout, i, j, lse);
+                sum += pair.p;
+                delta += pair.p * pair.dp;
+                return !std::isnan(sum);
+            });
+            divisor = sum == 0.0 ? 1.0 : sum; // nothing to attend to
+            delta /= divisor;
+        }
+        const bool is_nan = std::isnan(delta) && !p.keys_are_part; // a part may see none of what made D a NaN
+        Row dq(static_cast<std::size_t>(p.head_dim), is_nan ? not_a_number : 0.0);
+        if (!is_nan) {
             head.for_visible_keys(i, [&](int j) {
                 const Pair pair = pair_of(head, q, dout, i, j, lse);
                 const double ds = pair.p / divisor * (pair.dp - delta) * pair.slope;
@@ -290,7 +300,7 @@ private:
                 return true;
             });
         }
-        write(head.row_of(p.dq, i, p.head_dim), dq);
+        write(head.result(p.dq, i, p.head_dim), dq);
         head.stat(p.delta, i) = static_cast<float>(delta);
         head.stat(p.residual, i) = static_cast<float>(std::log2(divisor));
     }
@@ -331,8 +341,8 @@ private:
                 }
             }
         }
-        write(rows_of(p, p.dk, batch, head_kv, seq.k_start + j, 1, p.head_dim), dk);
-        write(rows_of(p, p.dv, batch, head_kv, seq.k_start + j, 1, p.head_dim_v), dv);
+        write(written_rows(p, p.dk, batch, head_kv, seq.k_start + j, 1, p.head_dim), dk);
+        write(written_rows(p, p.dv, batch, head_kv, seq.k_start + j, 1, p.head_dim_v), dv);
     }
 
     static void repair_keys(const Params& p, int threads)
@@ -344,8 +354,8 @@ private:
             const auto head = static_cast<int>(row / p.seqlen_k % p.heads_kv);
             const auto batch = static_cast<int>(row / p.seqlen_k / p.heads_kv);
             const Sequence seq = sequence(p, batch);
-            if (j < seq.k_len && !(all_finite(rows_of(p, p.dk, batch, head, seq.k_start + j, 1, p.head_dim)) &&
-                                   all_finite(rows_of(p, p.dv, batch, head, seq.k_start + j, 1, p.head_dim_v)))) {
+            if (j < seq.k_len && !(all_finite(written_rows(p, p.dk, batch, head, seq.k_start + j, 1, p.head_dim)) &&
+                                   all_finite(written_rows(p, p.dv, batch, head, seq.k_start + j, 1, p.head_dim_v)))) {
                 key_row(p, batch, head, j);
             }
         }

@@ -14,7 +14,7 @@ template <class Plain>
 class VisibleOn : public Plain {
 public:
     enum : int { leaves_out_hidden = 1 };
-    enum : int { takes_masks = 1 };
+    enum : int { takes_masks = 1, takes_seams = 1 };
 
     using typename Plain::Accumulator, typename Plain::Scores, typename Plain::Stats, typename Plain::Stream;
 

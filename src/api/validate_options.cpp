@@ -232,6 +232,47 @@ void check_block_mask(const Problem& problem)
     }
 }
 
+void check_positions(const char* name, const Positions& positions, const char* rows_of, std::int64_t rows)
+{
+    if (positions == Positions{}) {
+        return;
+    }
+    if (positions.whole < 1 || positions.whole > most_rows) {
+        throw Error(fmt::format("{} has a whole of {} rows; it must be 1 to {}.", name, positions.whole, most_rows));
+    }
+    const auto& [one, two] = positions.stretches;
+    for (const auto& [first, count] : positions.stretches) {
+        const bool is_in_range = first >= 0 && count >= 0 && first <= positions.whole && count <= positions.whole;
+        if (!is_in_range || first + count > positions.whole) {
+            throw Error(fmt::format("{} has a stretch of {} rows from {} on; it must lie within the {} rows of the "
+                                    "whole.",
+                                    name, count, first, positions.whole));
+        }
+    }
+    if (one.count > 0 && two.count > 0 && two.first < one.first + one.count) {
+        throw Error(fmt::format("{} has a second stretch that begins at {}; it must begin where the first one ends, at "
+                                "{}, or later.",
+                                name, two.first, one.first + one.count));
+    }
+    if (positions.rows() != rows) {
+        throw Error(
+            fmt::format("{} has {} rows but {} has {}; they must be equal.", name, positions.rows(), rows_of, rows));
+    }
+}
+
+void check_shard(const Problem& problem)
+{
+    const Options& options = problem.options;
+    if (has_positions(options) && (options.cu_seqlens_q || is_cache(problem))) {
+        throw Error(fmt::format("{} was given with {}; it is allowed with sequences that are not packed and with keys "
+                                "that are no key/value cache.",
+                                options.positions_q ? "positions_q" : "positions_k",
+                                is_cache(problem) ? "a key/value cache" : "cu_seqlens_q"));
+    }
+    check_positions("positions_q", options.positions_q, "q", problem.seqlen_q);
+    check_positions("positions_k", options.positions_k, "k", problem.seqlen_k);
+}
+
 } // namespace
 
 void check_options(Problem& problem)
@@ -255,6 +296,7 @@ void check_options(Problem& problem)
         check_packing(problem);
     }
     check_cache(problem);
+    check_shard(problem);
     for (const TensorOption& option : tensor_options) {
         if (options.*option.member) {
             check_tensor_option(option, problem);

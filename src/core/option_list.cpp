@@ -1,5 +1,7 @@
 #include "option_list.hpp"
 
+#include "positions.hpp"
+
 #include "flashomp/dropout.hpp"
 
 #include <algorithm>
@@ -113,6 +115,16 @@ bool is_cache(const Problem& problem)
 bool has_pair_mask(const Options& options)
 {
     return options.mask || options.block_mask;
+}
+
+bool has_positions(const Options& options)
+{
+    return options.positions_q || options.positions_k;
+}
+
+bool has_seam(const Options& options)
+{
+    return placed_rows(options.positions_q).gap != 0 || placed_rows(options.positions_k).gap != 0;
 }
 
 bool tells_heads_apart(const Options& options)

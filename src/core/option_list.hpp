@@ -262,7 +262,7 @@ inline constexpr std::array<NumberOption, 2> number_options{{
 inline constexpr std::array<const char*, 3> other_options{"causal", "window", "dropout"};
 
 /// Options that only programs can give: neither files nor the command line have them.
-inline constexpr std::array<const char*, 1> program_options{"block_mask"};
+inline constexpr std::array<const char*, 3> program_options{"block_mask", "positions_q", "positions_k"};
 
 /// Whether probabilities are more than the softmax of dot products under a mask and a positive scale. Plans and the
 /// choice of kernels ask this and nothing else.
@@ -270,6 +270,12 @@ inline constexpr std::array<const char*, 1> program_options{"block_mask"};
 
 /// Whether the call has a mask of any shape: mask or block_mask.
 [[nodiscard]] bool has_pair_mask(const Options& options);
+
+/// Whether q, or k and v, are some rows of a longer sequence.
+[[nodiscard]] bool has_positions(const Options& options);
+
+/// Whether the rows of either stand in two stretches with a gap between them.
+[[nodiscard]] bool has_seam(const Options& options);
 
 /// Whether query heads that share a key head differ by more than their queries.
 [[nodiscard]] bool tells_heads_apart(const Options& options);

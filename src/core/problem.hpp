@@ -48,6 +48,14 @@ struct Problem {
         return k.dtype == DType::int8 || (k.dtype == DType::float8_e4m3 && dtype != k.dtype);
     }
 
+    /// Rows of the whole sequences that q, and k and v, are shards of; their own where they are not. Not for packed
+    /// ones.
+    [[nodiscard]] std::int64_t whole_q() const { return options.positions_q ? options.positions_q.whole : seqlen_q; }
+    [[nodiscard]] std::int64_t whole_k() const { return options.positions_k ? options.positions_k.whole : seqlen_k; }
+
+    /// Whether rows have keys that are not here: backward then takes LSE and D as they are given.
+    [[nodiscard]] bool keys_are_part() const { return options.positions_k && seqlen_k < options.positions_k.whole; }
+
     /// What multiplies q·k: options.scale, or its default.
     [[nodiscard]] double scale() const;
 

@@ -40,7 +40,8 @@ int most_heads_in_block(const Problem& problem, const Hardware& hardware)
     const Options& options = problem.options;
     const std::int64_t rows = problem.seqlen_q;
     const bool sees_all = options.window.left < 0 && options.window.right < 0 &&
-                          (options.causal == Causal::none || (rows == 1 && options.causal == Causal::bottom_right));
+                          (options.causal == Causal::none ||
+                           (rows == 1 && options.causal == Causal::bottom_right && !has_positions(options)));
     const auto is_one_stride = [rows](const auto& view) {
         return rows == 1 || view.strides[2] == rows * view.strides[1];
     };

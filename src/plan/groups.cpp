@@ -27,7 +27,7 @@ Problem with_groups_as_rows(Problem problem)
     const bool sees_all = options.causal != Causal::top_left && options.window.left < 0 && options.window.right < 0;
     const bool has_scales = problem.dtype == DType::float8_e4m3; // of each head
     if (has_scales || problem.is_backward || is_packed || problem.seqlen_q != 1 || group == 1 ||
-        tells_heads_apart(options) || !sees_all || problem.lse.strides[1] != 1) {
+        tells_heads_apart(options) || has_positions(options) || !sees_all || problem.lse.strides[1] != 1) {
         return problem;
     }
     problem.options.causal = Causal::none; // the last query sees all keys

@@ -1,5 +1,6 @@
 #include "kernel_params.hpp"
 
+#include "masks.hpp"
 #include "row_major.hpp"
 
 #include "option_list.hpp"
@@ -159,16 +160,23 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     p.window_left = options.window.left;
     p.window_right = options.window.right;
 
+    set_positions(p, problem);
+
+    const auto written = [](const ConstTensorView& view) { // o, dq, dk or dv
+        offload::Tensor tensor = kernel_tensor(view);
+        tensor.element = kernel_element(view.dtype);
+        return tensor;
+    };
     p.q = kernel_tensor(tensors.input(problem.q));
     p.k = kernel_tensor(tensors.input(problem.k));
     p.v = kernel_tensor(tensors.input(problem.v));
     if (problem.is_backward) {
-        p.o = kernel_tensor(tensors.input(problem.o));
+        p.o = written(tensors.input(problem.o));
         p.dout = kernel_tensor(tensors.input(problem.dout));
         p.lse = kernel_rows(tensors.input(problem.lse));
-        p.dq = kernel_tensor(tensors.output(problem.dq));
-        p.dk = kernel_tensor(tensors.output(problem.dk));
-        p.dv = kernel_tensor(tensors.output(problem.dv));
+        p.dq = written(tensors.output(problem.dq));
+        p.dk = written(tensors.output(problem.dk));
+        p.dv = written(tensors.output(problem.dv));
         p.delta = contiguous_rows(problem, scratch.rows);
         p.residual = contiguous_rows(problem, part_of(scratch.rows, problem.lse.elements()));
         if (plan.head_splits > 1) {
@@ -187,7 +195,7 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
             p.dsink = static_cast<float*>(tensors.output(problem.dsink).data);
         }
     } else {
-        p.o = kernel_tensor(tensors.output(problem.o));
+        p.o = written(tensors.output(problem.o));
         p.lse = kernel_rows(tensors.output(problem.lse));
         p.splits = plan.splits;
         p.partial_o = scratch.partial;
@@ -276,7 +284,7 @@ offload::MergeParams split_merge(const offload::Params& params, const Problem& p
     merge.stride_o = params.partial_stride * merge.depth;
     merge.o = params.o;
     merge.lse = params.lse;
-    merge.element = params.element;
+    merge.element = params.o.element;
     merge.nonfinite = params.nonfinite;
     return merge;
 }

@@ -2,16 +2,34 @@
 #pragma once
 
 #include "algorithm/mask.hpp"
+#include "option_list.hpp"
+#include "positions.hpp"
 #include "problem.hpp"
 
 #include <cstdint>
 
 namespace flashomp {
 
-/// The band of one of its sequences.
+/// Tells kernels where rows of shards stand.
+inline void set_positions(offload::Params& p, const Problem& problem)
+{
+    const auto place = [](const Positions& positions) -> offload::Placement {
+        const PlacedRows rows = placed_rows(positions);
+        return {static_cast<int>(rows.first), static_cast<int>(rows.seam), static_cast<int>(rows.gap)};
+    };
+    p.has_positions = has_positions(problem.options);
+    p.keys_are_part = problem.keys_are_part();
+    p.whole_q = static_cast<int>(problem.whole_q());
+    p.whole_k = static_cast<int>(problem.whole_k());
+    p.place_q = place(problem.options.positions_q);
+    p.place_k = place(problem.options.positions_k);
+}
+
+/// The band of one of its sequences; of rows in two stretches, as if the second followed the first.
 inline offload::Band band_of(const Problem& problem, int q_len, int k_len)
 {
     offload::Params p;
+    set_positions(p, problem);
     p.causal = static_cast<offload::Alignment>(problem.options.causal);
     p.window_left = problem.options.window.left;
     p.window_right = problem.options.window.right;

@@ -28,6 +28,7 @@ bool is_tiled(const Tiling& tiling)
 }
 
 constexpr const char* unmasked = "there is no mask and no block_mask";
+constexpr const char* in_one_stretch = "positions_q and positions_k are one stretch each";
 constexpr const char* more_queries = "there are more queries";
 constexpr const char* untiled = "tiling leaves the block sizes, team_threads and global_memory alone";
 
@@ -40,8 +41,9 @@ std::string nothing(Pass /*pass*/, const Problem& /*problem*/, const Hardware& /
 
 std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const Hardware& hardware)
 {
-    if (hardware.is_device && has_pair_mask(problem.options) && !offload::has_masked_machine()) {
-        return "libflashomp_masked, which runs calls with a mask, is beside libflashomp";
+    const bool is_masked = has_pair_mask(problem.options) || has_seam(problem.options);
+    if (hardware.is_device && is_masked && !offload::has_masked_machine()) {
+        return "libflashomp_masked, which runs calls with a mask or shards in two stretches, is beside libflashomp";
     }
     return offload::has_plain_machine(problem.kernel_depth())
                ? ""
@@ -51,7 +53,8 @@ std::string openmp_plain_obstacle(Pass /*pass*/, const Problem& problem, const H
 
 offload::Ran run_plain_region(const offload::Call& here, offload::Call* there)
 {
-    return offload::has_mask(here.params.mask) ? offload::run_masked(here, there) : offload::run_plain(here, there);
+    const bool is_masked = offload::has_mask(here.params.mask) || offload::has_seam(here.params);
+    return is_masked ? offload::run_masked(here, there) : offload::run_plain(here, there);
 }
 
 std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware& hardware)
@@ -72,6 +75,10 @@ std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, 
     }
     if (is_tiled(problem.options.tiling)) {
         return untiled;
+    }
+    if (problem.is_backward && problem.o &&
+        problem.o.dtype != problem.dtype) { // they read rows of o and dout as of one type
+        return "o has q's dtype";
     }
     if (has_pair_mask(problem.options) && machine == Machine::hopper) {
         return unmasked;
@@ -154,6 +161,15 @@ constexpr Kernel cuda_tensor{
 
 // --- CUDA's kernels for Hopper, whose schedule is their own
 
+/// Whether none of o, dq, dk and dv is float32 where q is not.
+bool has_results_like_q(const Problem& problem)
+{
+    const DType dtype = output_type_of(problem.dtype);
+    const auto is_alike = [dtype](const TensorView& view) { return !view || view.dtype == dtype; };
+    return is_alike(problem.o) &&
+           (!problem.is_backward || (is_alike(problem.dq) && is_alike(problem.dk) && is_alike(problem.dv)));
+}
+
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
 bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 {
@@ -172,6 +188,12 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
         return "the GPU has compute capability 9.0";
     }
+    if (!has_results_like_q(problem)) {
+        return "results have q's dtype";
+    }
+    if (problem.is_backward && problem.keys_are_part()) { // their sums over rows repair LSE and D
+        return "backward has all keys of the whole sequence";
+    }
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
@@ -189,7 +211,7 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    const bool is_there = pass == Pass::forward && !has_pair_mask(problem.options) &&
+    const bool is_there = pass == Pass::forward && !has_pair_mask(problem.options) && !has_seam(problem.options) &&
                           hardware.gpu.matrix_units == MatrixUnits::warpgroup &&
                           cuda::float8_supports(described_params(problem, hardware));
     return is_there ? "" : "there is a kernel of 8 bits";
@@ -330,6 +352,9 @@ std::string own_score_obstacle(const Kernel& kernel, const Problem& problem)
     if (kernel.machine == Machine::plain && has_pair_mask(problem.options)) {
         return "a call with score_mod has no mask and no block_mask";
     }
+    if (kernel.machine == Machine::plain && has_seam(problem.options)) {
+        return in_one_stretch;
+    }
     if (kernel.machine == Machine::plain && problem.kernel_depth() > offload::most_plain_depth) {
         return "the head dims of a call with score_mod are at most 256";
     }
@@ -356,6 +381,14 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
     if (is_cache(problem) && kernel.machine != Machine::host && problem.kernel_depth() > offload::most_plain_depth) {
         return "the head dims of a key/value cache are at most 256";
     }
+    const bool has_every_option = kernel.machine == Machine::host || kernel.machine == Machine::plain;
+    if (has_seam(problem.options) && !has_every_option) {
+        return in_one_stretch;
+    }
+    if (has_seam(problem.options) && kernel.machine != Machine::host &&
+        problem.kernel_depth() > offload::most_plain_depth) {
+        return "the head dims of a shard in two stretches are at most 256";
+    }
     if (has_pair_mask(problem.options) && kernel.machine != Machine::host) {
         if (is_cache(problem)) {
             return "a key/value cache has no mask and no block_mask";
@@ -378,7 +411,7 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         throw Error(
             "q is float8_e4m3, which is allowed on backend reference, and on backend cuda with a GPU of compute "
             "capability 9.0, head dims up to 128 that are multiples of 16, and no softcap, alibi_slopes, bias, "
-            "dropout, mask, block_mask or packed sequences.");
+            "dropout, mask, block_mask, packed sequences or positions in two stretches.");
     }
     if (wanted == Machine::host && hardware.is_device) {
         throw Error(

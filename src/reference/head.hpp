@@ -52,7 +52,8 @@ struct Sequence {
     return strides;
 }
 
-/// A query head `index` of one sequence. Rows i and columns j count from the start of the sequence.
+/// A query head `index` of one sequence. Rows i and columns j count from the start of the sequence, of a shard from its
+/// first row.
 struct Head {
     const Problem& problem;
     Sequence sequence;
@@ -60,10 +61,28 @@ struct Head {
 
     [[nodiscard]] std::int64_t kv_index() const { return index / (problem.heads_q / problem.heads_kv); }
 
-    /// i + Δ − j with Δ = Nk − Nq: how far key j lies behind the diagonal that ends bottom right.
+    // Positions in the whole sequence, and its lengths: those of the rows themselves but for shards.
+    [[nodiscard]] std::int64_t query(std::int64_t i) const
+    {
+        return problem.options.positions_q ? problem.options.positions_q[i] : i;
+    }
+    [[nodiscard]] std::int64_t key(std::int64_t j) const
+    {
+        return problem.options.positions_k ? problem.options.positions_k[j] : j;
+    }
+    [[nodiscard]] std::int64_t whole_q() const
+    {
+        return problem.options.positions_q ? problem.options.positions_q.whole : sequence.length_q;
+    }
+    [[nodiscard]] std::int64_t whole_k() const
+    {
+        return problem.options.positions_k ? problem.options.positions_k.whole : sequence.length_k;
+    }
+
+    /// i + Δ − j of positions, with Δ = Nk − Nq: how far key j lies behind the diagonal that ends bottom right.
     [[nodiscard]] std::int64_t behind(std::int64_t i, std::int64_t j) const
     {
-        return i + sequence.length_k - sequence.length_q - j;
+        return query(i) + whole_k() - whole_q() - key(j);
     }
 
     /// Whether row i may attend to key j: causal, window and key padding intersect, and a bias of −∞ hides, too.
@@ -72,7 +91,7 @@ struct Head {
         const std::int64_t distance = behind(i, j);
         const Window& window = problem.options.window;
         const ConstTensorView& padding = problem.options.key_padding_mask;
-        return (problem.options.causal != Causal::top_left || j <= i) &&
+        return (problem.options.causal != Causal::top_left || key(j) <= query(i)) &&
                (problem.options.causal != Causal::bottom_right || distance >= 0) &&
                (window.left < 0 || distance <= window.left) && (window.right < 0 || -distance <= window.right) &&
                (!padding ||
@@ -85,12 +104,8 @@ struct Head {
     /// Of Options::score_mod.
     [[nodiscard]] ScorePair pair(std::int64_t i, std::int64_t j) const
     {
-        return {static_cast<int>(sequence.batch),
-                static_cast<int>(index),
-                static_cast<int>(i),
-                static_cast<int>(j),
-                static_cast<int>(sequence.length_q),
-                static_cast<int>(sequence.length_k)};
+        return {static_cast<int>(sequence.batch), static_cast<int>(index),     static_cast<int>(query(i)),
+                static_cast<int>(key(j)),         static_cast<int>(whole_q()), static_cast<int>(whole_k())};
     }
     [[nodiscard]] bool own_mask(std::int64_t i, std::int64_t j) const
     {
@@ -140,12 +155,12 @@ struct Head {
     }
 
     /// The factor dropout puts on a probability: 0 when dropped, else 1/(1 − p_drop).
-    [[nodiscard]] double dropout(PhiloxKey key, std::int64_t i, std::int64_t j) const
+    [[nodiscard]] double dropout(PhiloxKey philox, std::int64_t i, std::int64_t j) const
     {
         const double probability = problem.options.dropout.probability;
-        const bool keep =
-            dropout_keep(key, static_cast<std::uint32_t>(sequence.batch), static_cast<std::uint32_t>(index),
-                         static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j), dropout_threshold(probability));
+        const bool keep = dropout_keep(philox, static_cast<std::uint32_t>(sequence.batch),
+                                       static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(query(i)),
+                                       static_cast<std::uint32_t>(key(j)), dropout_threshold(probability));
         return keep ? 1.0 / (1.0 - probability) : 0.0;
     }
 };

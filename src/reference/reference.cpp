@@ -66,9 +66,19 @@ struct Inputs {
         if (problem.dout) {
             dout = load<A>(problem.dout, sequence.batch, sequence.first_q, sequence.length_q, head.index);
         }
+        if (problem.is_backward && problem.keys_are_part()) { // of shards, which are not packed
+            const ConstTensorView& lse = problem.lse;
+            const std::int64_t first = sequence.batch * lse.strides[0] + head.index * lse.strides[1];
+            whole.lse = Column<A>::NullaryExpr(sequence.length_q, [&](Eigen::Index i) {
+                return static_cast<typename A::Scalar>(read_element(lse, first + i * lse.strides[2]));
+            });
+            const auto o = load<A>(problem.o, sequence.batch, sequence.first_q, sequence.length_q, head.index);
+            whole.d = rounded<A>(rounded<A>(dout.cwiseProduct(o)).rowwise().sum());
+        }
     }
 
     Matrix<A> q, k, v, dout;
+    WholeRows<A> whole; ///< empty where all keys are here
 };
 
 /// The rows of one head inside a contiguous [rows, heads, width] result.
@@ -154,11 +164,17 @@ HeadResult<A> compute_head(const Head& head, bool with_gradients)
         const auto q = of_rows(in.q);
         const auto k = of_columns(in.k);
         const auto v = of_columns(in.v);
-        const Stored<A> stored = forward_block<A>(block, q, k, v);
+        Stored<A> stored = forward_block<A>(block, q, k, v);
         of_rows(result.o) = stored.o;
         result.lse.segment(first, block.rows) = stored.lse;
         if (with_gradients) {
-            const Gradients<A> part = backward_block<A>(block, stored, q, k, v, of_rows(in.dout));
+            const bool is_part = in.whole.lse.size() > 0;
+            const WholeRows<A> whole = is_part ? in.whole.segment(first, block.rows) : WholeRows<A>{};
+            if (is_part) {
+                take_probabilities<A>(stored, whole.lse);
+            }
+            const Gradients<A> part =
+                backward_block<A>(block, stored, q, k, v, of_rows(in.dout), is_part ? &whole.d : nullptr);
             of_rows(sum.dq) = part.dq;
             of_columns(sum.dk) += part.dk;
             of_columns(sum.dv) += part.dv;

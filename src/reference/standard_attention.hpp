@@ -259,11 +259,40 @@ template <class A>
     return stored;
 }
 
+/// What backward is given of rows whose keys are not all here (attention.hpp, "Shards").
+template <class A>
+struct WholeRows {
+    Column<A> lse;
+    Column<A> d; ///< Σ do·o
+
+    [[nodiscard]] WholeRows segment(Eigen::Index first, Eigen::Index rows) const
+    {
+        return {lse.segment(first, rows), d.segment(first, rows)};
+    }
+};
+
+/// p of the whole rows, from that of their keys that are here: exp(s - LSE), where it was exp(s - LSE of what is here).
+template <class A>
+void take_probabilities(Stored<A>& stored, const Column<A>& lse)
+{
+    using Scalar = typename A::Scalar;
+    const Column<A> share = Column<A>::NullaryExpr(lse.size(), [&](Eigen::Index i) {
+        const bool is_dead = stored.lse(i) == -std::numeric_limits<Scalar>::infinity();
+        return is_dead ? Scalar{0} : static_cast<Scalar>(std::exp(stored.lse(i) - lse(i)));
+    });
+    const Matrix<A> p = rounded<A>(stored.p.array().colwise() * share.array());
+    stored.p = stored.visible.select(p, Scalar{0});
+    if (stored.p_sink.size() > 0) {
+        stored.p_sink = rounded<A>(stored.p_sink.cwiseProduct(share));
+    }
+}
+
 /// The chain rule through forward_block(), in reverse. D is taken as Σ_j p·dp, the definition, and not as the equal
-/// Σ do·o of the tiled algorithms, so that it checks them.
+/// Σ do·o of the tiled algorithms, so that it checks them; but for rows whose keys are not all here.
 template <class A>
 [[nodiscard]] Gradients<A> backward_block(const Block& block, const Stored<A>& stored, const Part<A>& q,
-                                          const Part<A>& k, const Part<A>& v, const Part<A>& dout)
+                                          const Part<A>& k, const Part<A>& v, const Part<A>& dout,
+                                          const Column<A>* given_d = nullptr)
 {
     using Scalar = typename A::Scalar;
     const Problem& problem = block.head.problem;
@@ -282,7 +311,8 @@ template <class A>
     }
 
     // p = softmax(s): ds = p ∘ (dp − D). The sink's column has dp = 0.
-    const Column<A> d = rounded<A>(rounded<A>(p.cwiseProduct(dp)).rowwise().sum());
+    const Column<A> d =
+        given_d != nullptr ? *given_d : Column<A>(rounded<A>(rounded<A>(p.cwiseProduct(dp)).rowwise().sum()));
     gradients.ds = visible.select(rounded<A>(p.cwiseProduct(rounded<A>(dp.colwise() - d))), Scalar{0});
     if (problem.options.sink) {
         gradients.dsink = -rounded<A>(stored.p_sink.cwiseProduct(d)).sum();

@@ -135,6 +135,12 @@ public:
         cases.push_back(make.plain("block_mask"));
         cases.back().options.block_mask = BlockMask::from_predicate(
             {2, 1, seqlen_q, keys, 16, 16}, [](auto b, auto, auto i, auto j) { return (b + i + 2 * j) % 3 != 0; });
+        cases.push_back(make.plain("positions_q")); // the last query of a longer sequence, after others
+        cases.back().options.causal = Causal::top_left;
+        cases.back().options.positions_q = {30, {{{2, seqlen_q - 1}, {20, 1}}}};
+        cases.push_back(make.plain("positions_k"));
+        cases.back().options.window = {10, 8};
+        cases.back().options.positions_k = {40, {{{1, 6}, {20, 7}}}};
         return cases;
     }
 

@@ -43,6 +43,38 @@ std::vector<BadOption> bad_options()
         {"ScaleBeyondFloat", "scale was 1e+39", [](AttentionCase& c) { c.options.scale = 1e39; }},
         {"ScaleNegativeBeyondFloat", "scale was -1e+39", [](AttentionCase& c) { c.options.scale = -1e39; }},
         {"ScaleBelowFloat", "scale was 1e-46", [](AttentionCase& c) { c.options.scale = 1e-46; }},
+        {"PositionsOfOtherRows", "positions_q has 19 rows but q has 20",
+         [](AttentionCase& c) {
+             c.options.positions_q = {40, {{{0, 10}, {11, 9}}}};
+         }},
+        {"PositionsOfOtherKeys", "positions_k has 40 rows but k has 30",
+         [](AttentionCase& c) {
+             c.options.positions_k = {40, {{{0, 40}, {}}}};
+         }},
+        {"PositionsBeyondTheWhole", "positions_k has a stretch of 10 rows from 31 on",
+         [](AttentionCase& c) {
+             c.options.positions_k = {40, {{{0, 20}, {31, 10}}}};
+         }},
+        {"PositionsBeforeTheWhole", "positions_q has a stretch of 20 rows from -1 on",
+         [](AttentionCase& c) {
+             c.options.positions_q = {40, {{{-1, 20}, {}}}};
+         }},
+        {"PositionsThatOverlap", "positions_q has a second stretch that begins at 9",
+         [](AttentionCase& c) {
+             c.options.positions_q = {40, {{{0, 10}, {9, 10}}}};
+         }},
+        {"PositionsBackwards", "positions_q has a second stretch that begins at 0",
+         [](AttentionCase& c) {
+             c.options.positions_q = {40, {{{20, 10}, {0, 10}}}};
+         }},
+        {"PositionsWithoutAWhole", "positions_q has a whole of 0 rows",
+         [](AttentionCase& c) {
+             c.options.positions_q = {0, {{{0, 20}, {}}}};
+         }},
+        {"PositionsOfTooManyRows", "positions_q has a whole of 1073741825 rows",
+         [](AttentionCase& c) {
+             c.options.positions_q = {(std::int64_t{1} << 30) + 1, {{{0, 20}, {}}}};
+         }},
         {"SlopesOfOtherHeads", "alibi_slopes is float32 [2]",
          [](AttentionCase& c) { c.options.alibi_slopes = shaped(c, f32, {2}); }},
         {"SlopesOfAnotherBatch", "alibi_slopes is float32 [3, 4]",
@@ -191,6 +223,13 @@ TEST(BadPacking, OffsetsOfAnotherShapeOrDtype)
     expect_packed_refused(attention, "cu_seqlens_k is int32 [0]");
     attention.options.cu_seqlens_k = ConstTensorView::contiguous(nullptr, DType::int32, {4});
     expect_packed_refused(attention, "data is null");
+}
+
+TEST(BadPacking, HasNoPositions)
+{
+    AttentionCase attention = packed_case();
+    attention.options.positions_k = {40, {{{0, 30}, {}}}};
+    expect_packed_refused(attention, "positions_k was given with cu_seqlens_q");
 }
 
 TEST(BadPacking, OptionsThatDoNotFitThePackedShape)
