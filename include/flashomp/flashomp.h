@@ -77,8 +77,8 @@ typedef struct flashomp_device {
 } flashomp_device;
 
 typedef struct flashomp_dtype {
-    uint8_t code;   /* flashomp_dtype_code */
-    uint8_t bits;   /* 8, 16, 32 or 64; a boolean has 8, or 1 where an element is a byte of 8 booleans (a mask's bits) */
+    uint8_t code; /* flashomp_dtype_code */
+    uint8_t bits; /* 8, 16, 32 or 64; a boolean has 8, or 1 where an element is a byte of 8 booleans (a mask's bits) */
     uint16_t lanes; /* 1 */
 } flashomp_dtype;
 
@@ -139,6 +139,13 @@ typedef struct flashomp_allocator {
     void (*release)(void* context, void* memory, int64_t bytes, int32_t device_type, int32_t device_id, void* stream);
 } flashomp_allocator;
 
+/* Rows of a shard in a sequence of `whole` rows: count[0] of them from first[0] on, then count[1] from first[1] on,
+ * which is first[0] + count[0] or later. A whole of 0: the rows are the whole sequence. */
+typedef struct flashomp_positions {
+    int64_t whole;
+    int64_t first[2], count[2];
+} flashomp_positions;
+
 /* Options of a call. Backward is given those of its forward. Tensors that are null are not given. has_scale, has_stream
  * and tile_global_memory are 0 or 1. Not all defaults are zero: call flashomp_options_init(). Query i sees key j where
  * causal, window and all masks keep the pair. options.hpp has more of each. */
@@ -182,6 +189,9 @@ typedef struct flashomp_options {
      * lowest bit of a byte: 0 hides the pair. */
     const flashomp_tensor* mask;
     const flashomp_block_mask* block_mask; /* may be freed when the call returns, of a prepared call after its runs */
+    /* Of a shard: where the rows of q, and those of k and v, stand. i, j, Nq and Nk of masks, ALiBi and dropout are
+     * then those of the whole sequence (attention.hpp, "Shards"). */
+    flashomp_positions positions_q, positions_k;
 } flashomp_options;
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are
@@ -194,7 +204,7 @@ typedef struct flashomp_forward_args {
     const flashomp_tensor* q;   /* [B, Nq, Hq, head_dim] */
     const flashomp_tensor* k;   /* [B, Nk, Hkv, head_dim] */
     const flashomp_tensor* v;   /* [B, Nk, Hkv, head_dim_v] */
-    const flashomp_tensor* o;   /* out: [B, Nq, Hq, head_dim_v] */
+    const flashomp_tensor* o;   /* out: [B, Nq, Hq, head_dim_v], or float32 whatever q is */
     const flashomp_tensor* lse; /* out: float32 [B, Hq, Nq], log-sum-exp of each row of scores; -inf without keys */
 } flashomp_forward_args;
 
@@ -207,7 +217,7 @@ typedef struct flashomp_backward_args {
     const flashomp_tensor* o; /* o and lse as forward wrote them */
     const flashomp_tensor* lse;
     const flashomp_tensor* dout;  /* gradient of o: as o */
-    const flashomp_tensor* dq;    /* out: as q */
+    const flashomp_tensor* dq;    /* out: as q; dq, dk and dv may be float32 whatever q is */
     const flashomp_tensor* dk;    /* out: as k */
     const flashomp_tensor* dv;    /* out: as v */
     const flashomp_tensor* dbias; /* out, null where nobody asks: as the option bias */
@@ -289,12 +299,12 @@ FLASHOMP_API flashomp_status flashomp_dropout_mask(double probability, uint64_t 
 
 /* Block-sparse masks (BlockMask of block_mask.hpp) of [1|B, 1|Hq, Nq, Nk] in blocks of block_q x block_k pairs, from 16
  * to 65536 each. Nothing keeps the tensors and arrays. *block_mask is null after a failure.
- * from_mask: a boolean host tensor of any strides. from_documents: int32 [B, N] on the host; a token sees those of its own
- * document, with causal (0 or 1) only j <= i; a negative one sees nothing. from_blocks: compressed rows, starts
- * [batch * heads_q * ceil(Nq / block_q) + 1], ascending blocks of keys, and of each -1 (whole) or the number of its bits;
- * bits: [partial block, block_q, ceil(block_k / 8)] bytes, the first key in the lowest bit. */
-FLASHOMP_API flashomp_status flashomp_block_mask_from_mask(const flashomp_tensor* mask, int64_t block_q, int64_t block_k,
-                                                           flashomp_block_mask** block_mask);
+ * from_mask: a boolean host tensor of any strides. from_documents: int32 [B, N] on the host; a token sees those of its
+ * own document, with causal (0 or 1) only j <= i; a negative one sees nothing. from_blocks: compressed rows, starts
+ * [batch * heads_q * ceil(Nq / block_q) + 1], ascending blocks of keys, and of each -1 (whole) or the number of its
+ * bits; bits: [partial block, block_q, ceil(block_k / 8)] bytes, the first key in the lowest bit. */
+FLASHOMP_API flashomp_status flashomp_block_mask_from_mask(const flashomp_tensor* mask, int64_t block_q,
+                                                           int64_t block_k, flashomp_block_mask** block_mask);
 FLASHOMP_API flashomp_status flashomp_block_mask_from_documents(const flashomp_tensor* ids, int causal, int64_t block_q,
                                                                 int64_t block_k, flashomp_block_mask** block_mask);
 FLASHOMP_API flashomp_status flashomp_block_mask_from_blocks(int64_t batch, int64_t heads_q, int64_t seqlen_q,

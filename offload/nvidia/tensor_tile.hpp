@@ -104,14 +104,18 @@ protected:
     template <class F>
     FLASHOMP_INLINE void store_values(const WarpAccumulator& c, const Rows& rows, const F& f)
     {
-        if (rows.element == Element::float32) { // parts of split keys
+        if (rows.element == Element::float32) { // parts of split keys, or results that are to be float32
             auto* const target = static_cast<float*>(rows.data) + rows.offset;
-            store_pairs(c, rows, f, [=](std::int64_t at, bool both, float x, float y) FLASHOMP_LAMBDA {
+            FiniteCheck check;
+            store_pairs(c, rows, f, [target, &check](std::int64_t at, bool both, float x, float y) FLASHOMP_LAMBDA {
                 target[at] = x;
+                check.see(x, 0.0F);
                 if (both) {
                     target[at + 1] = y;
+                    check.see(y, 0.0F);
                 }
             });
+            check.report(rows.nonfinite);
             return;
         }
         // By way of the stages, so that whole rows go out together. Nobody reads them any more: for_blocks has ended.

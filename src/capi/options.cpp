@@ -17,7 +17,7 @@ namespace flashomp::capi {
 namespace {
 
 // Sizes do not change any more once a version with them is released: a grown struct adds one.
-constexpr std::array<std::size_t, 3> sizes_of_options{216, 264, 280};
+constexpr std::array<std::size_t, 4> sizes_of_options{216, 264, 280, 360};
 static_assert(sizes_of_options.back() == sizeof(flashomp_options));
 constexpr Versions<flashomp_options> options_versions{"flashomp_options", sizes_of_options};
 
@@ -43,6 +43,11 @@ static_assert(static_cast<int>(Machine::host) == FLASHOMP_MACHINE_HOST &&
               static_cast<int>(Machine::hopper) == FLASHOMP_MACHINE_HOPPER);
 static_assert(static_cast<int>(Device::Kind::host) == FLASHOMP_DEVICE_HOST &&
               static_cast<int>(Device::Kind::gpu) == FLASHOMP_DEVICE_GPU);
+
+Positions positions_of(const flashomp_positions& given)
+{
+    return {given.whole, {{{given.first[0], given.count[0]}, {given.first[1], given.count[1]}}}};
+}
 
 /// Where the call runs: what was chosen, or the GPU that has its tensors.
 Device device_of(const flashomp_options& given, const Options& options, const Views& views)
@@ -136,6 +141,8 @@ Options options_of(const flashomp_options& given, Views& views)
     options.kv_last_page_len = views("kv_last_page_len", given.kv_last_page_len);
     options.mask = views("mask", given.mask);
     options.block_mask = block_mask_of(given.block_mask);
+    options.positions_q = positions_of(given.positions_q);
+    options.positions_k = positions_of(given.positions_k);
     options.dropout = {given.dropout_probability, given.dropout_seed, given.dropout_offset};
     options.backend = backend_of(given.backend);
     options.machine =

@@ -39,6 +39,12 @@ inline flashomp_dtype c_dtype(DType dtype)
     return {FLASHOMP_BOOL, 8, 1};
 }
 
+inline flashomp_positions c_positions(const Positions& positions)
+{
+    const auto& [one, two] = positions.stretches;
+    return {positions.whole, {one.first, two.first}, {one.count, two.count}};
+}
+
 /// A view and the extents that its C form points to.
 class CTensor {
 public:
@@ -130,6 +136,8 @@ public:
                 size(given.block_mask.bits()), &block_mask_));
             options.block_mask = block_mask_;
         }
+        options.positions_q = c_positions(given.positions_q);
+        options.positions_k = c_positions(given.positions_k);
         options.dropout_probability = given.dropout.probability;
         options.dropout_seed = given.dropout.seed;
         options.dropout_offset = given.dropout.offset;
