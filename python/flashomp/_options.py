@@ -26,6 +26,9 @@ class Options(TypedDict, total=False):
     mask: bool [1|B, 1|Hq, 1|Nq, 1|Nk] of any strides: False hides the pair. Or uint8 [1|B, 1|Hq, 1|Nq, ceil(Nk/8)], a bit
         a pair, as numpy.packbits(mask, axis=-1, bitorder="little") makes it.
     block_mask: a BlockMask of [1|B, 1|Hq, Nq, Nk], whose hidden blocks are neither loaded nor computed.
+    positions_q, positions_k: (whole, [(first, count), ...]): the rows of q, or of k and v, are one or two stretches of a
+        sequence of `whole` rows, in order; masks, ALiBi and dropout go by positions in it, so that the results of all
+        shards of the keys, put together by merge(), are those of one call. Backward takes the merged o and lse.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1], on the CPU: q is packed [total_q, Hq, head_dim], k and v [total_k, Hkv, ...].
     sink: float32 [Hq]: a logit in the denominator and the LSE only.
     cache_seqlens: int32 [B], on the CPU: k and v are a key/value cache, of which sequence b has so many keys.
@@ -54,6 +57,8 @@ class Options(TypedDict, total=False):
     key_padding_mask: Any
     mask: Any
     block_mask: Any
+    positions_q: tuple[int, Sequence[tuple[int, int]]]
+    positions_k: tuple[int, Sequence[tuple[int, int]]]
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     sink: Any
@@ -81,11 +86,11 @@ class Options(TypedDict, total=False):
 #: What each option is where it is not given.
 DEFAULTS: dict[str, Any] = {
     "scale": None, "causal": "none", "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "bias": None,
-    "key_padding_mask": None, "mask": None, "block_mask": None, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None,
-    "q_scale": None, "k_scale": None, "v_scale": None, "cache_seqlens": None, "cache_batch_index": None,
-    "block_table": None, "kv_indptr": None, "kv_indices": None, "kv_last_page_len": None, "dropout": 0.0, "seed": 0,
-    "offset": 0, "layout": "bshd", "backend": "auto", "machine": "auto", "device": "auto", "threads": 0, "stream": None,
-    "tiling": None,
+    "key_padding_mask": None, "mask": None, "block_mask": None, "positions_q": None, "positions_k": None,
+    "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None, "k_scale": None, "v_scale": None,
+    "cache_seqlens": None, "cache_batch_index": None, "block_table": None, "kv_indptr": None, "kv_indices": None,
+    "kv_last_page_len": None, "dropout": 0.0, "seed": 0, "offset": 0, "layout": "bshd", "backend": "auto",
+    "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
 }
 
 

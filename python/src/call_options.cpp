@@ -68,16 +68,51 @@ std::string name_of_key(nb::handle key)
     return nb::isinstance<nb::str>(key) ? nb::cast<std::string>(key) : described(key);
 }
 
+/// How many a sequence has; of all else, texts included, -1.
+Py_ssize_t length_of(nb::handle value)
+{
+    const bool is_sequence = PySequence_Check(value.ptr()) != 0 && !PyUnicode_Check(value.ptr());
+    const Py_ssize_t length = is_sequence ? PySequence_Size(value.ptr()) : -1;
+    PyErr_Clear();
+    return length;
+}
+
 Window read_window(nb::handle value)
 {
     const std::string allowed = "it must be two integers (left, right), -1 for a side without a bound";
-    if (PySequence_Check(value.ptr()) == 0 || PyUnicode_Check(value.ptr()) || PySequence_Size(value.ptr()) != 2) {
-        PyErr_Clear();
+    if (length_of(value) != 2) {
         refuse("window", value, allowed);
     }
     const nb::object left = value[0];
     const nb::object right = value[1];
     return {read_integer<std::int64_t>("window", left, allowed), read_integer<std::int64_t>("window", right, allowed)};
+}
+
+Positions read_positions(const char* name, nb::handle value)
+{
+    const std::string allowed = "it must be (whole, [(first, count)]) or (whole, [(first, count), (first, count)])";
+    if (length_of(value) != 2) {
+        refuse(name, value, allowed);
+    }
+    const nb::object whole = value[0];
+    const nb::object stretches = value[1];
+    const Py_ssize_t count = length_of(stretches);
+    if (count != 1 && count != 2) {
+        refuse(name, value, allowed);
+    }
+    Positions positions;
+    positions.whole = read_integer<std::int64_t>(name, whole, allowed);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const nb::object stretch = stretches[i];
+        if (length_of(stretch) != 2) {
+            refuse(name, value, allowed);
+        }
+        const nb::object first = stretch[0];
+        const nb::object rows = stretch[1];
+        positions.stretches.at(static_cast<std::size_t>(i)) = {read_integer<std::int64_t>(name, first, allowed),
+                                                               read_integer<std::int64_t>(name, rows, allowed)};
+    }
+    return positions;
 }
 
 Device read_device(nb::handle value)
@@ -141,6 +176,8 @@ const Keyword keywords_of_options[] = {
     {"key_padding_mask", nullptr, &Options::key_padding_mask},
     {"mask", nullptr, &Options::mask},
     {"block_mask", [](CallOptions& c, nb::handle v) { c.options.block_mask = read_block_mask(v); }},
+    {"positions_q", [](CallOptions& c, nb::handle v) { c.options.positions_q = read_positions("positions_q", v); }},
+    {"positions_k", [](CallOptions& c, nb::handle v) { c.options.positions_k = read_positions("positions_k", v); }},
     {"cu_seqlens_q", nullptr, &Options::cu_seqlens_q},
     {"cu_seqlens_k", nullptr, &Options::cu_seqlens_k},
     {"sink", nullptr, &Options::sink},
