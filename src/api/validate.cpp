@@ -93,10 +93,11 @@ void check_matches(const char* name, const ConstTensorView& view, const char* li
 void check_result(const char* name, const ConstTensorView& view, const char* like, ConstTensorView expected,
                   DType dtype)
 {
-    if (view && view.dtype == DType::float32 && dtype != DType::float8_e4m3) {
+    const bool may_be_float32 = dtype == DType::bfloat16 || dtype == DType::float16;
+    if (may_be_float32 && view.dtype == DType::float32) {
         expected.dtype = DType::float32;
     }
-    check_matches(name, view, like, expected);
+    check_matches(name, view, may_be_float32 ? fmt::format("{}, or float32", like).c_str() : like, expected);
 }
 
 /// Checks the options, and q, k and v, and sets the shape that these agree on. The problem has its tensors and options.

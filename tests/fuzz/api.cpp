@@ -153,9 +153,12 @@ void spoil(View& view, Random& random)
     case 0:
         view.rank = static_cast<int>(one_of<std::int64_t>(random, {-3, 5, 100, std::numeric_limits<int>::max(), 0}));
         break;
-    case 1:
-        view.dtype = DType{static_cast<std::uint8_t>(pick(random, 0, 255))};
+    case 1: {
+        const DType drawn{static_cast<std::uint8_t>(pick(random, 0, 255))};
+        // Results and biases may be float32 beside 16 bits, for which there is no memory here.
+        view.dtype = drawn == DType::float32 && size_of(view.dtype) < size_of(drawn) ? DType::float64 : drawn;
         break;
+    }
     case 2:
         view.memory = Memory{static_cast<std::uint8_t>(pick(random, 1, 255))};
         break;
@@ -198,7 +201,7 @@ void spoil(Options& options, Random& random)
     const auto any_double = [&] {
         return one_of(random, {std::nan(""), HUGE_VAL, -HUGE_VAL, 1e300, 3.4e38, -3.4e38, 1e-40, -1.0, 1.0});
     };
-    switch (pick(random, 0, 11)) {
+    switch (pick(random, 0, 12)) {
     case 0:
         options.backend = Backend{any()};
         break;
@@ -233,6 +236,12 @@ void spoil(Options& options, Random& random)
         options.window = {one_of<std::int64_t>(random, {-2, 0, std::numeric_limits<std::int64_t>::max(),
                                                         std::numeric_limits<std::int64_t>::min()}),
                           pick(random, -3, 3)};
+        break;
+    case 11:
+        (chance(random, 2) ? options.positions_q : options.positions_k) = {
+            one_of<std::int64_t>(random, {-1, 0, 7, 50, std::int64_t{1} << 40}),
+            {{{pick(random, -2, 40), pick(random, -2, 40)},
+              {one_of<std::int64_t>(random, {0, 3, std::numeric_limits<std::int64_t>::max()}), pick(random, 0, 3)}}}};
         break;
     default:
         options.stream = nullptr;
@@ -308,6 +317,15 @@ AttentionCase random_case(Random& random)
     return {shape, dtype, random()};
 }
 
+/// So many rows in two stretches, either of which may be empty, and the gap between them, too.
+Positions random_positions(Random& random, std::int64_t rows)
+{
+    const std::int64_t first = pick(random, 0, 20);
+    const std::int64_t count = pick(random, 0, rows);
+    const std::int64_t second = first + count + pick(random, 0, 20);
+    return {second + rows - count + pick(random, 1, 20), {{{first, count}, {second, rows - count}}}};
+}
+
 void add_options(AttentionCase& attention, Random& random)
 {
     Options& options = attention.options;
@@ -335,6 +353,12 @@ void add_options(AttentionCase& attention, Random& random)
     }
     if (chance(random, 4)) {
         attention.add_dropout(0.3);
+    }
+    if (chance(random, 4) && !attention.packed()) {
+        options.positions_q = random_positions(random, attention.shape().seqlen_q);
+    }
+    if (chance(random, 4) && !attention.packed()) {
+        options.positions_k = random_positions(random, attention.shape().seqlen_k);
     }
 }
 

@@ -137,8 +137,7 @@ public:
                 HostTensor part_dq(DType::float32, q.shape(), Fill::poison);
                 HostTensor part_dk(DType::float32, part.k.shape(), Fill::poison);
                 HostTensor part_dv(DType::float32, part.v.shape(), Fill::poison);
-                HostTensor part_dbias(DType::float32, part.bias.shape(), Fill::poison);
-                HostTensor part_dsink(DType::float32, part.has_sink ? whole_.sink.shape() : io::Shape{}, Fill::poison);
+                HostTensor part_dbias, part_dsink;
                 BackwardArgs args;
                 args.q = q.view();
                 args.k = part.k.view();
@@ -150,9 +149,11 @@ public:
                 args.dk = part_dk.view();
                 args.dv = part_dv.view();
                 if (part.bias.rank() > 0) {
+                    part_dbias = HostTensor(DType::float32, part.bias.shape(), Fill::poison);
                     args.dbias = part_dbias.view();
                 }
                 if (part.has_sink) {
+                    part_dsink = HostTensor(DType::float32, whole_.sink.shape(), Fill::poison);
                     args.dsink = part_dsink.view();
                 }
                 backward(args, where_(part.options));

@@ -101,5 +101,30 @@ TEST_P(Validate, OneSentenceAndNothingWritten)
     EXPECT_TRUE(is_poison(attention.lse));
 }
 
+TEST(ResultsOf16Bits, MayBeFloat32AndNothingElse)
+{
+    AttentionCase attention({1, 2, 1, 3, 4, 8, 8}, DType::bfloat16, 62);
+    attention.poison_outputs();
+    const auto refused = [&](const char* says, TensorView BackwardArgs::*result, const HostTensor& like, DType dtype) {
+        HostTensor other(dtype, like.shape(), Fill::poison);
+        BackwardArgs args = attention.backward_args();
+        args.*result = other.view();
+        expect_refused(says, [&] { backward(args, {}); });
+        EXPECT_TRUE(is_poison(other));
+    };
+    refused("dq is float16 [1, 3, 2, 8]; it must be bfloat16 [1, 3, 2, 8], like q, or float32", &BackwardArgs::dq,
+            attention.dq, DType::float16);
+    refused("dk is float64", &BackwardArgs::dk, attention.dk, DType::float64);
+    refused("dv is int32", &BackwardArgs::dv, attention.dv, DType::int32);
+    HostTensor o(DType::float16, attention.o.shape(), Fill::poison);
+    ForwardArgs args = attention.forward_args();
+    args.o = o.view();
+    expect_refused("o is float16", [&] { forward(args, {}); });
+    HostTensor dout(DType::float32, attention.dout.shape());
+    BackwardArgs back = attention.backward_args();
+    back.dout = std::as_const(dout).view();
+    expect_refused("dout is float32", [&] { backward(back, {}); });
+}
+
 } // namespace
 } // namespace flashomp::testing
