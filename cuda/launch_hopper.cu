@@ -50,7 +50,8 @@ bool can_bring(const Params& p, int bytes)
 /// Whether a mask hides keys from rows that a sequence's ends do not.
 bool has_band(const Params& p)
 {
-    const auto longest = std::max(p.seqlen_q, p.seqlen_k);
+    const auto longest =
+        p.has_positions ? std::max(p.whole_q, p.whole_k) : std::max(p.seqlen_q, p.seqlen_k); // of a shard the whole
     const auto is_limit = [&](std::int64_t side) { return side >= 0 && side < longest; };
     return p.causal != offload::Alignment::none || is_limit(p.window_left) || is_limit(p.window_right);
 }
