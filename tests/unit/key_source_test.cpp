@@ -106,6 +106,7 @@ protected:
     {
         Result result;
         p.o = {result.o.data(), seqlen_q * heads_q * depth_v, heads_q * depth_v, depth_v};
+        p.o.element = p.element;
         p.lse = {result.lse.data(), heads_q * seqlen_q, seqlen_q};
         std::vector<float> memory(
             static_cast<std::size_t>(offload::forward_floats<Machine>(block_m, block_n, depth, depth_v)) + 16);
