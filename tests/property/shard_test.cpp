@@ -1,5 +1,6 @@
 // A call in shards, merged, has the results of the call on the whole: under every option, forward and backward, in one
-// stretch a shard and in two. Sums are float32, and so rounded once: the limits are those of a single call.
+// stretch a shard and in two. Sums are float32, and so rounded once: the limits are those of a single call, but for dbias
+// and dsink in 16 bits.
 #include "support/sharded.hpp"
 #include "support/target.hpp"
 
@@ -68,7 +69,12 @@ void expect_results_of_the_whole(DType dtype, const std::function<Options(Option
             AttentionCase attention(shape, dtype, 28);
             options.set(attention);
             ShardedRun(attention, scheme, 3, where).run();
-            attention.expect_close();
+            Expected expected = attention.expected();
+            // Machines that multiply 16 bits round P for o. D = rowsum(dO∘O) has that error, and of a part of a row no
+            // sum tells it (row_repair.hpp).
+            expected.float32_dbias = expected.naive_gradients.dbias;
+            expected.float32_dsink = expected.naive_gradients.dsink;
+            expect_passed(attention.compare(expected));
         }
     }
 }
