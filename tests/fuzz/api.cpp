@@ -237,12 +237,14 @@ void spoil(Options& options, Random& random)
                                                         std::numeric_limits<std::int64_t>::min()}),
                           pick(random, -3, 3)};
         break;
-    case 11:
-        (chance(random, 2) ? options.positions_q : options.positions_k) = {
-            one_of<std::int64_t>(random, {-1, 0, 7, 50, std::int64_t{1} << 40}),
-            {{{pick(random, -2, 40), pick(random, -2, 40)},
-              {one_of<std::int64_t>(random, {0, 3, std::numeric_limits<std::int64_t>::max()}), pick(random, 0, 3)}}}};
+    case 11: {
+        Positions& positions = chance(random, 2) ? options.positions_q : options.positions_k;
+        positions.whole = one_of<std::int64_t>(random, {-1, 0, 7, 50, std::int64_t{1} << 40});
+        positions.stretches[0] = {pick(random, -2, 40), pick(random, -2, 40)};
+        positions.stretches[1].first = one_of<std::int64_t>(random, {0, 3, std::numeric_limits<std::int64_t>::max()});
+        positions.stretches[1].count = pick(random, 0, 3);
         break;
+    }
     default:
         options.stream = nullptr;
     }

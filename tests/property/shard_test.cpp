@@ -1,6 +1,6 @@
 // A call in shards, merged, has the results of the call on the whole: under every option, forward and backward, in one
-// stretch a shard and in two. Sums are float32, and so rounded once: the limits are those of a single call, but for dbias
-// and dsink in 16 bits.
+// stretch a shard and in two. Sums are float32, and so rounded once: the limits are those of a single call, but for
+// dbias and dsink in 16 bits.
 #include "support/sharded.hpp"
 #include "support/target.hpp"
 
