@@ -125,7 +125,6 @@ public:
     [[nodiscard]] bool is_there() const { return driver_ != nullptr; }
 
 private:
-    enum : int { most_entries = 2048 };
     /// Of a warp. The largest frame in the PTX is 976 bytes (sub.u64 %frame), and few functions call one another; no
     /// test holds that.
     static constexpr std::uint64_t stack_bytes = 8192;

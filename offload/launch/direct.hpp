@@ -43,8 +43,11 @@ struct Direct {
     int failure = 0;       ///< the driver's CUresult, where the launch or the kernel failed
 };
 
+/// Above the number of every entry.
+inline constexpr int most_entries = 4096;
+
 struct Entry {
-    int number = 0;
+    int number = 0; ///< below most_entries
     int dynamic_bytes = 0; ///< of shared memory that a block has besides its arrays
 };
 

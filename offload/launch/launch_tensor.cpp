@@ -182,8 +182,10 @@ static constexpr int entry_number()
     constexpr int math = std::is_same_v<Math, ptx::BFloat16Math> ? 0 : (std::is_same_v<Math, ptx::Float16Math> ? 1 : 2);
     constexpr int pages = std::is_same_v<Keys, PagedKeys> ? 1 : 0;
     constexpr int few = std::is_same_v<Kind, FewRows> ? 1 : 0;
-    return static_cast<int>(pass) +
-           8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (few + 2 * (depth / 64)))));
+    constexpr int number = static_cast<int>(pass) +
+                           8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (few + 2 * (depth / 64)))));
+    static_assert(number < most_entries);
+    return number;
 }
 
 /// What a team does, whoever launched the kernel. Teams: a number's type, by whose name cmake/hopper/as and

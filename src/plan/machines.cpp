@@ -23,7 +23,8 @@ offload::TensorShape few_rows_shape_of(Pass pass, const Problem& problem)
 
 bool has_few_rows(Pass pass, const Problem& problem)
 {
-    return problem.seqlen_q <= few_rows_shape_of(pass, problem).resident_rows() && !has_pair_mask(problem.options);
+    const offload::TensorShape shape = few_rows_shape_of(pass, problem);
+    return shape.fragments > 0 && problem.seqlen_q <= shape.resident_rows() && !has_pair_mask(problem.options);
 }
 
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)

@@ -78,21 +78,17 @@ std::int64_t most_queries_of_parts(const Problem& problem)
 
 namespace {
 
-/// Where the pass itself merges: one crew a multiprocessor, or as many as have enough keys each. On an H100, 32 heads
-/// on 8 of 128, 65536 keys: 16, 32 and 64 parts take 137, 118 and 131 us; 1024 keys: 18, 22 and 33 us, for the last
-/// crew reads all parts.
-std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t keys, std::int64_t crews, int multiprocessors)
+/// Where the pass itself merges. The last crew of an item reads all its parts, 0.3 us each, and a crew takes 0.023 us a
+/// key: √(keys / 13) parts are the best of both. More than 32 save nothing: memory is at its limit. Measured on an
+/// H100 with 32 heads on 8 of 128 (docs/log/masks.md).
+std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t keys, std::int64_t crews)
 {
-    constexpr std::int64_t fewest_keys = 64, keys_for_more_crews = 1024, most_parts_for_four = 16;
-    const std::int64_t alone = std::max<std::int64_t>(1, multiprocessors / items);
-    for (const std::int64_t each : {4, 2}) {
-        const std::int64_t parts = each * alone;
-        if (parts * items <= crews && keys >= parts * keys_for_more_crews &&
-            (each == 2 || parts <= most_parts_for_four)) {
-            return parts;
-        }
+    constexpr std::int64_t most_parts = 32, keys_of_one_part = 13;
+    std::int64_t parts = std::clamp<std::int64_t>(crews / items, 1, most_parts);
+    while (parts > 1 && parts * parts * keys_of_one_part > keys) {
+        --parts;
     }
-    return std::min({alone, keys / fewest_keys, std::max<std::int64_t>(1, crews / items)});
+    return parts;
 }
 
 } // namespace
@@ -114,7 +110,7 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
     const std::int64_t splits =
-        in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted, hardware.gpu.multiprocessors)
+        in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted)
                 : std::min(wanted / items, problem.seqlen_k / fewest_keys);
     return static_cast<int>(std::clamp<std::int64_t>(splits, 1, 512));
 }

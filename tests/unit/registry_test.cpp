@@ -224,6 +224,22 @@ TEST(Registry, MasksHaveKernelsOnTensorCores)
     }
 }
 
+/// Crews for few rows of queries are not for every dtype. Without any query, too, another kernel runs the others.
+TEST(Registry, NoQueriesHaveKernelsOnTensorCores)
+{
+    const std::vector<Place> places = described_places();
+    if (places.empty()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    for (const Place& place : places) {
+        for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+            Problem problem = cost::problem_of(cost::parse_shape("b1_h2_n1x10_d64"), dtype, true, {});
+            problem.seqlen_q = 0;
+            EXPECT_NE(plan(problem, place.hardware).machine_name, "plain") << place.name;
+        }
+    }
+}
+
 TEST(Registry, AGpuWithoutTensorCoresRunsThePlainMachine)
 {
     if (!offload::has_gpu_code()) {
