@@ -74,6 +74,8 @@ def summary(options: list[str], lines: Lines) -> dict[str, Any]:
     steps = of_type(lines, "step")
     later = steps[2:] or steps  # the first ones ask the system for memory
     result = of_type(lines, "result")
+    if result and (ngram := of_type(lines, "ngram")):
+        result[0]["ngram"] = ngram[0]
     return {"options": options, "run": lines[0], "losses": [step["loss"] for step in steps],
             "validations": of_type(lines, "validation"), "result": result[0] if result else None,
             "seconds": median([step["seconds"] for step in later]),
@@ -144,28 +146,49 @@ def parity_table(rows: list[dict[str, Any]]) -> list[str]:
     return table
 
 
+def peak_column(rows: list[dict[str, Any]]) -> bool:
+    """Whether all records have the resident peak of their steps. That of older ones is of what came before."""
+    return all(row["run"].get("peak_resident_is_of_steps", False) for row in rows if "run" in row)
+
+
+def header(columns: list[str], texts: int = 1) -> list[str]:
+    """The first two lines of a table: so many columns of text, and numbers to the right of them."""
+    return ["| " + " | ".join(columns) + " |", "|" + " --- |" * texts + " ---: |" * (len(columns) - texts)]
+
+
+def line(cells: list[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
 def memory_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = ["| way | predicted | kept | difference | resident peak | step | of none's | FLOPs, predicted of none's |",
-             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    first = rows[0]
+    peaks = peak_column(rows)
+    table = header(["way", "predicted", "kept", "difference"] + ["resident peak"] * peaks +
+                   ["step", "of none's", "FLOPs, predicted of none's"])
+    longer = []
     for row in rows:
-        predicted = row["run"]["predicted"][row["way"]]
-        table.append(f"| {row['way']} | {predicted['peak_bytes'] / 1e6:.2f} MB | {row['kept_bytes'] / 1e6:.2f} MB | "
-                     f"{percent(row['kept_bytes'], predicted['peak_bytes'])} | {row['peak_resident_bytes'] / 1e6:.0f} MB | "
-                     f"{1e3 * row['seconds']:.0f} ms | {row['seconds'] / first['seconds']:.3f} | "
-                     f"{1 + predicted['extra_flops']:.3f} |")
+        predicted, ratio = row["run"]["predicted"][row["way"]], row["seconds"] / rows[0]["seconds"]
+        table.append(line([row["way"], f"{predicted['peak_bytes'] / 1e6:.2f} MB", f"{row['kept_bytes'] / 1e6:.2f} MB",
+                           percent(row["kept_bytes"], predicted["peak_bytes"])] +
+                          [f"{row['peak_resident_bytes'] / 1e6:.0f} MB"] * peaks +
+                          [f"{1e3 * row['seconds']:.0f} ms", f"{ratio:.3f}", f"{1 + predicted['extra_flops']:.3f}"]))
+        if ratio > 1 + predicted["extra_flops"]:
+            longer.append(row["way"])
     same = all(row["losses"] == rows[i % 2]["losses"] for i, row in enumerate(rows))
-    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.")]
+    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.") +
+                    f" Longer than the predicted multiple of none's time: {', '.join(longer) or 'no way'}."]
 
 
 def limit_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = ["| attention | N | kept | resident peak | step |", "| --- | ---: | ---: | ---: | ---: |"]
+    peaks = peak_column(rows)
+    table = header(["attention", "N", "kept"] + ["resident peak"] * peaks + ["step"])
     for row in rows:
+        cells = [row["attention"], str(row["seqlen"])]
         if row["status"] == 0:
-            table.append(f"| {row['attention']} | {row['seqlen']} | {row['kept_bytes'] / 1e6:.1f} MB | "
-                         f"{row['peak_resident_bytes'] / 1e6:.0f} MB | {1e3 * row['seconds']:.0f} ms |")
+            cells += [f"{row['kept_bytes'] / 1e6:.1f} MB"] + [f"{row['peak_resident_bytes'] / 1e6:.0f} MB"] * peaks
+            cells += [f"{1e3 * row['seconds']:.0f} ms"]
         else:
-            table.append(f"| {row['attention']} | {row['seqlen']} | out of memory | | |")
+            cells += ["out of memory"] + [""] * (1 + peaks)
+        table.append(line(cells))
     return table
 
 
@@ -214,15 +237,76 @@ def memory_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
+def loss_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
+    """Losses of all steps, and how far flash is from standard attention at each of them."""
+    figure, axes = plot.plt.subplots(2, 2, figsize=(9, 5.4), layout="constrained", sharex=True, sharey="row")
+    at = {(row["dtype"], row["seed"], row["attention"]): row["losses"] for row in rows}
+    for (above, below), dtype in zip(axes.T, ("float32", "bfloat16")):
+        for seed in sorted({key[1] for key in at if key[0] == dtype}):
+            standard, flash = at[dtype, seed, "standard"], at[dtype, seed, "flash"]
+            above.plot(standard, "-", linewidth=1, color=f"C{seed - 1}", label=f"standard, seed {seed}")
+            above.plot(flash, ":", linewidth=2, color=f"C{seed - 1}", label=f"flash, seed {seed}")
+            # Steps without any difference have no place on a logarithmic axis.
+            below.plot([abs(a - b) or float("nan") for a, b in zip(flash, standard)], linewidth=1, color=f"C{seed - 1}")
+        above.set_title(dtype)
+        below.set_yscale("log")
+        below.set_xlabel("step")
+    axes[0][0].set_ylabel("loss, nats a byte")
+    axes[1][0].set_ylabel("difference of the losses")
+    axes[0][1].legend(fontsize=7, ncols=2)
+    return figure
+
+
+def time_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
+    figure, panel = plot.plt.subplots(figsize=(5, 3.6), layout="constrained")
+    for attention, style in (("standard", plot.STYLES["standard"]), ("flash", plot.STYLES["flashomp"])):
+        done = [row for row in rows if row["attention"] == attention and row["status"] == 0]
+        n = [row["seqlen"] for row in done]
+        panel.plot(n, [1e3 * row["seconds"] for row in done], **style, label=f"{attention}, a step")
+        panel.plot(n, [1e3 * row["attention_seconds"] for row in done], **{**style, "linewidth": 1, "linestyle": ":"},
+                   label=f"{attention}, its attention")
+    plot.along_n(panel, {row["seqlen"] for row in rows}, "ms")
+    panel.set_yscale("log")
+    plot.plain_log(panel.yaxis)
+    panel.legend()
+    return figure
+
+
+def checkpoints_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
+    """Bars of the four ways: what was measured, and a line where the plan predicts it."""
+    figure, axes = plot.plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
+    for i, row in enumerate(rows):
+        attention, checkpoint = WAYS[row["way"]]
+        color = plot.STYLES["standard" if attention == "standard" else "flashomp"]["color"]
+        predicted = row["run"]["predicted"][row["way"]]
+        for panel, value, expected in (
+                (axes[0], row["kept_bytes"] / 1e6, predicted["peak_bytes"] / 1e6),
+                (axes[1], 1e3 * row["seconds"], 1e3 * rows[0]["seconds"] * (1 + predicted["extra_flops"]))):
+            panel.bar(i, value, 0.7, color=color if checkpoint == "none" else "none", edgecolor=color)
+            panel.plot([i - 0.45, i + 0.45], [expected] * 2, color=plot.TEXT, linewidth=2,
+                       label="predicted" if i == 0 else None)
+    for panel, label in zip(axes, ("kept by the layers, MB", "a step, ms")):
+        panel.set_xticks(range(len(rows)), [row["way"] for row in rows])
+        panel.set_ylabel(label)
+        panel.grid(axis="x", visible=False)
+    axes[0].legend()
+    return figure
+
+
+DRAWN = {"parity": {"parity": perplexity_figure, "loss": loss_figure},
+         "limit": {"limit": memory_figure, "time": time_figure}, "memory": {"checkpoints": checkpoints_figure}}
+
+
 def figures() -> None:
     """Those whose JSON is there, in the style of bench/plot.py."""
     sys.path.insert(0, str(ROOT / "bench"))
     import plot  # pylint: disable=import-outside-toplevel
     FIGURES.mkdir(exist_ok=True)
-    for part, draw in (("parity", perplexity_figure), ("limit", memory_figure)):
+    for part, draw in DRAWN.items():
         data = load(part)
         if data:
-            (FIGURES / f"{part}.svg").write_text(plot.svg(draw(plot, data["rows"]), [f"{part}.json"]))
+            for name, figure in draw.items():
+                (FIGURES / f"{name}.svg").write_text(plot.svg(figure(plot, data["rows"]), [f"{part}.json"]))
 
 
 def page_text(text: str) -> str:
