@@ -65,15 +65,6 @@ void reuse_memory()
     mallopt(M_TRIM_THRESHOLD, 16 * most); // NOLINT(concurrency-mt-unsafe): so too
 }
 
-std::string products_library()
-{
-#if defined(FLASHOMP_GPT_BLAS)
-    return FLASHOMP_GPT_BLAS;
-#else
-    return fmt::format("Eigen {}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION);
-#endif
-}
-
 double peak_flops(int threads)
 {
     flashomp::Options options;

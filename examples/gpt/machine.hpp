@@ -25,9 +25,6 @@ void reuse_memory();
 /// Throws flashomp::Error where the library cannot run there: a GPU that is named and not there.
 void expect_place(const flashomp::Options& library);
 
-/// What computes products of matrices: "Eigen 3.4.0", or "OpenBLAS" and its file. Bits of results depend on that.
-[[nodiscard]] std::string products_library();
-
 /// FLOP/s of float32 multiply-adds that this CPU reaches on so many threads, measured as `flashomp plan` measures it.
 [[nodiscard]] double peak_flops(int threads);
 

@@ -7,6 +7,7 @@
 #include "options.hpp"
 #include "paths.hpp"
 #include "printing.hpp"
+#include "products.hpp"
 #include "text.hpp"
 #include "tokens.hpp"
 #include "training.hpp"

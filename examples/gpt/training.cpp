@@ -3,6 +3,7 @@
 #include "machine.hpp"
 #include "ngram.hpp"
 #include "printing.hpp"
+#include "products.hpp"
 
 #include "printable.hpp"
 
