@@ -3,12 +3,16 @@
 #include "corpus.hpp"
 #include "parameters.hpp"
 
+#include "input_file.hpp"
 #include "json_text.hpp"
 #include "message.hpp"
-#include "safetensors.hpp"
+#include "printable.hpp"
+#include "safetensors_header.hpp"
 
 #include <algorithm>
 #include <map>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -18,138 +22,204 @@ namespace gpt {
 
 namespace {
 
+namespace fs = std::filesystem;
 namespace io = flashomp::io;
-using flashomp::ConstTensorView;
 using flashomp::DType;
 
-constexpr const char* key = "gpt"; ///< of the file's metadata
+// Of the file's metadata. The checksum is of the state's text, whatever that holds, and of all tensors.
+constexpr const char* state_key = "gpt";
+constexpr const char* checksum_key = "gpt.checksum";
 constexpr const char* merges_name = "tokens.merges";
-constexpr const char* moment1 = "adam.m.";
-constexpr const char* moment2 = "adam.v.";
 
-std::map<std::string, ConstTensorView> views_of(const Checkpoint& checkpoint, const Layout& layout)
+/// A tensor of the file and where its numbers are in memory.
+struct Part {
+    std::string name;
+    DType dtype = DType::float32;
+    io::Shape shape;
+    Numbers<float> Checkpoint::*values = nullptr; ///< none: the merges
+    Index first = 0;
+
+    [[nodiscard]] std::int64_t bytes() const { return io::checked_bytes(dtype, shape).value(); }
+};
+
+/// The tensors that a checkpoint with these options has, by name.
+std::vector<Part> parts_of(const Options& options)
 {
-    std::map<std::string, ConstTensorView> views;
-    const auto add = [&](const std::string& prefix, const Numbers<float>& values) {
+    std::vector<Part> parts;
+    const Layout layout(options.shape());
+    for (const auto& [prefix, values] : {std::pair("", &Checkpoint::weights), std::pair("adam.m.", &Checkpoint::m),
+                                         std::pair("adam.v.", &Checkpoint::v)}) {
         for (const Place& place : layout.places()) {
-            views.emplace(prefix + place.name, ConstTensorView::contiguous(values.data() + place.first, DType::float32,
-                                                                           {place.rows, place.columns}));
+            parts.push_back({prefix + place.name, DType::float32, {place.rows, place.columns}, values, place.first});
         }
-    };
-    add("", checkpoint.weights);
-    add(moment1, checkpoint.m);
-    add(moment2, checkpoint.v);
-    return views;
-}
-
-std::uint64_t checksum(const std::map<std::string, ConstTensorView>& views)
-{
-    std::uint64_t hash = fnv1a("");
-    for (const auto& [name, view] : views) {
-        const auto bytes = static_cast<std::size_t>(view.elements() * flashomp::size_of(view.dtype));
-        hash = fnv1a({static_cast<const char*>(view.data), bytes}, fnv1a(name, hash));
     }
-    return hash;
+    if (options.vocabulary > Tokens::bytes) {
+        parts.push_back({merges_name, DType::int32, {options.vocabulary - Tokens::bytes, 2}});
+    }
+    std::sort(parts.begin(), parts.end(), [](const Part& left, const Part& right) { return left.name < right.name; });
+    return parts;
 }
 
-/// Copies the file's tensors to their places.
-void take(const std::filesystem::path& path, const std::map<std::string, io::HostTensor>& tensors,
-          const std::string& prefix, const Layout& layout, Numbers<float>& values)
+/// The numbers of a part: of the checkpoint, or the merges as int32.
+template <class AnyCheckpoint, class Merges>
+auto* data_of(const Part& part, AnyCheckpoint& checkpoint, Merges& merges)
 {
-    values.resize(static_cast<std::size_t>(layout.size()));
-    for (const Place& place : layout.places()) {
-        const auto found = tensors.find(prefix + place.name);
-        if (found == tensors.end()) {
-            io::fail(path, "has no tensor {}; a checkpoint of its shape has one.", prefix + place.name);
+    using Void = std::conditional_t<std::is_const_v<AnyCheckpoint>, const void, void>;
+    return part.values != nullptr ? static_cast<Void*>((checkpoint.*part.values).data() + part.first)
+                                  : static_cast<Void*>(merges.data());
+}
+
+std::string checksum(const std::string& state, const std::vector<Part>& parts, const Checkpoint& checkpoint,
+                     const std::vector<std::int32_t>& merges)
+{
+    std::uint64_t hash = fnv1a(state);
+    for (const Part& part : parts) {
+        const auto* const data = static_cast<const char*>(data_of(part, checkpoint, merges));
+        hash = fnv1a({data, static_cast<std::size_t>(part.bytes())}, fnv1a(part.name, hash));
+    }
+    return fmt::format("{:016x}", hash);
+}
+
+std::string state_text(const Checkpoint& checkpoint)
+{
+    const nlohmann::json state = {
+        {"options", to_json(checkpoint.options)}, {"step", checkpoint.step}, {"text", checkpoint.text_hash}};
+    return state.dump();
+}
+
+/// The other way round.
+void take_state(const fs::path& path, const std::string& text, Checkpoint& checkpoint)
+{
+    try {
+        constexpr std::size_t deepest = 4;
+        const nlohmann::json state = io::parse_json(text, deepest);
+        if (!state.is_object() || !state.contains("options")) {
+            throw flashomp::Error("options are missing");
         }
-        const io::Shape expected = {place.rows, place.columns};
-        const io::HostTensor& tensor = found->second;
-        if (tensor.dtype() != DType::float32 || tensor.shape() != expected) {
-            io::fail(path, "has {} in {}; with its options that is {}.", prefix + place.name,
-                     io::describe(tensor.dtype(), tensor.shape()), io::describe(DType::float32, expected));
+        checkpoint.options = options_from_json(state.at("options"));
+        checkpoint.step = whole_number(state, "step");
+        checkpoint.text_hash = natural_number(state, "text");
+        if (checkpoint.step < 0) {
+            throw flashomp::Error(fmt::format("step is {}; allowed is 0 and more", checkpoint.step));
         }
-        std::copy_n(static_cast<const float*>(tensor.data()), tensor.elements(), values.data() + place.first);
+    } catch (const io::JsonProblem& problem) {
+        io::fail(path, "has options that cannot be read: the text {}.", problem.what());
+    } catch (const flashomp::Error& problem) {
+        std::string what = problem.what();
+        what.erase(what.find_last_not_of('.') + 1);
+        io::fail(path, "has options that are not allowed: {}.", what);
+    }
+}
+
+/// Throws unless the header names these tensors and no others.
+void expect_parts(const fs::path& path, const io::SafetensorsHeader& header, const std::vector<Part>& parts)
+{
+    std::map<std::string_view, const io::SafetensorsEntry*> there;
+    for (const io::SafetensorsEntry& entry : header.entries) {
+        there.emplace(entry.name, &entry);
+    }
+    for (const Part& part : parts) {
+        const auto found = there.find(part.name);
+        if (found == there.end()) {
+            io::fail(path, "has no tensor {}; with its options it needs one.", part.name);
+        }
+        if (found->second->dtype != part.dtype || found->second->shape != part.shape) {
+            io::fail(path, "has {} in {}; with its options that is {}.", part.name,
+                     io::describe(found->second->dtype, found->second->shape), io::describe(part.dtype, part.shape));
+        }
+        there.erase(found);
+    }
+    if (!there.empty()) {
+        io::fail(path, "has a tensor {}; with its options it needs none.", io::in_quotes(there.begin()->first));
+    }
+}
+
+void take_merges(const fs::path& path, const std::vector<std::int32_t>& ids, Checkpoint& checkpoint)
+{
+    for (std::size_t i = 0; i + 1 < ids.size(); i += 2) {
+        const auto [least, most] = std::minmax(ids[i], ids[i + 1]);
+        if (least < 0 || most >= Tokens::most) {
+            io::fail(path, "joins tokens {} and {} in {}; there are {} at most.", ids[i], ids[i + 1], merges_name,
+                     Tokens::most);
+        }
+        checkpoint.merges.emplace_back(static_cast<Tokens::Id>(ids[i]), static_cast<Tokens::Id>(ids[i + 1]));
+    }
+    try {
+        static_cast<void>(Tokens(checkpoint.merges));
+    } catch (const flashomp::Error& problem) {
+        io::fail(path, "has merges that cannot be: {}", problem.what());
     }
 }
 
 } // namespace
 
-void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint)
+void write_checkpoint(DurableFile& file, const Checkpoint& checkpoint)
 {
-    std::map<std::string, ConstTensorView> views = views_of(checkpoint, Layout(checkpoint.options.shape()));
+    const std::vector<Part> parts = parts_of(checkpoint.options);
     std::vector<std::int32_t> merges;
     for (const auto& [left, right] : checkpoint.merges) {
         merges.insert(merges.end(), {left, right});
     }
-    if (!merges.empty()) {
-        views.emplace(merges_name, ConstTensorView::contiguous(merges.data(), DType::int32,
-                                                               {static_cast<std::int64_t>(merges.size() / 2), 2}));
+    const std::string state = state_text(checkpoint);
+    io::SafetensorsHeader header{{}, {{state_key, state}, {checksum_key, checksum(state, parts, checkpoint, merges)}}};
+    std::int64_t position = 0;
+    for (const Part& part : parts) { // every type has 4 bytes: each tensor is aligned behind the one before it
+        header.entries.push_back({part.name, part.dtype, part.shape, position, position + part.bytes()});
+        position += part.bytes();
     }
-    nlohmann::json json;
-    json["options"] = to_json(checkpoint.options);
-    json["step"] = checkpoint.step;
-    json["text"] = checkpoint.text_hash;
-    json["checksum"] = checksum(views);
-    io::write_safetensors(path, views, {{key, json.dump()}});
+    const std::string text = io::safetensors_header_text(header, file.path());
+    file.write(text.data(), text.size());
+    for (const Part& part : parts) {
+        file.write(data_of(part, checkpoint, merges), static_cast<std::size_t>(part.bytes()));
+    }
+    file.publish();
 }
 
-Checkpoint read_checkpoint(const std::filesystem::path& path)
+Checkpoint read_checkpoint(const fs::path& path)
 {
-    io::Metadata metadata;
-    const std::map<std::string, io::HostTensor> tensors = io::read_safetensors(path, &metadata);
-    const auto entry = metadata.find(key);
-    if (entry == metadata.end()) {
-        io::fail(path, "is no checkpoint of gpt, which has options under '{}' in its metadata.", key);
+    io::InputFile file(path);
+    const io::SafetensorsHeader header = io::read_safetensors_header(file);
+    const auto state = header.metadata.find(state_key);
+    const auto expected = header.metadata.find(checksum_key);
+    if (state == header.metadata.end() || expected == header.metadata.end()) {
+        io::fail(path, "is no checkpoint of gpt, which has '{}' and '{}' in its metadata.", state_key, checksum_key);
     }
     Checkpoint checkpoint;
-    std::uint64_t expected = 0;
+    take_state(path, state->second, checkpoint);
+    const std::vector<Part> parts = parts_of(checkpoint.options);
+    expect_parts(path, header, parts);
+    std::vector<std::int32_t> merges;
     try {
-        constexpr std::size_t deepest = 4;
-        const nlohmann::json json = io::parse_json(entry->second, deepest);
-        checkpoint.options = options_from_json(json.at("options"));
-        json.at("step").get_to(checkpoint.step);
-        json.at("text").get_to(checkpoint.text_hash);
-        json.at("checksum").get_to(expected);
-    } catch (const io::JsonProblem& problem) {
-        io::fail(path, "has options that cannot be read: the text {}.", problem.what());
-    } catch (const nlohmann::json::exception& problem) {
-        io::fail(path, "has options that cannot be read ({}).", problem.what());
-    } catch (const flashomp::Error& problem) {
-        io::fail(path, "has options that are not allowed: {}", problem.what());
-    }
-    std::map<std::string, ConstTensorView> views;
-    for (const auto& [name, tensor] : tensors) {
-        views.emplace(name, tensor.view());
-    }
-    const Layout layout(checkpoint.options.shape());
-    take(path, tensors, "", layout, checkpoint.weights);
-    take(path, tensors, moment1, layout, checkpoint.m);
-    take(path, tensors, moment2, layout, checkpoint.v);
-    if (checksum(views) != expected || checkpoint.step < 0) {
-        io::fail(path, "is damaged: its tensors do not have the checksum that it names.");
-    }
-    if (const auto found = tensors.find(merges_name); found != tensors.end()) {
-        const io::HostTensor& tensor = found->second;
-        if (tensor.dtype() != DType::int32 || tensor.rank() != 2 || tensor.shape()[1] != 2) {
-            io::fail(path, "has {} in {}; that is int32 [merges, 2].", merges_name,
-                     io::describe(tensor.dtype(), tensor.shape()));
+        const auto size = static_cast<std::size_t>(Layout(checkpoint.options.shape()).size());
+        for (Numbers<float>* const values : {&checkpoint.weights, &checkpoint.m, &checkpoint.v}) {
+            values->resize(size);
         }
-        const auto* const ids = static_cast<const std::int32_t*>(tensor.data());
-        for (std::int64_t i = 0; i < tensor.shape()[0]; ++i) {
-            checkpoint.merges.emplace_back(static_cast<Tokens::Id>(ids[2 * i]),
-                                           static_cast<Tokens::Id>(ids[2 * i + 1]));
-        }
+        merges.resize(2 * static_cast<std::size_t>(checkpoint.options.vocabulary - Tokens::bytes));
+    } catch (const std::bad_alloc&) {
+        io::fail(path, "has {} bytes, which do not fit into what this process may have.", file.size());
+    } catch (const std::length_error&) {
+        io::fail(path, "has {} bytes, which do not fit into what this process may have.", file.size());
     }
+    for (const io::SafetensorsEntry& entry : header.entries) { // in the order of their bytes
+        const auto part = std::lower_bound(parts.begin(), parts.end(), entry.name,
+                                           [](const Part& each, const std::string& name) { return each.name < name; });
+        file.read(data_of(*part, checkpoint, merges), part->bytes());
+    }
+    if (checksum(state->second, parts, checkpoint, merges) != expected->second) {
+        io::fail(path, "is damaged: its options, step and tensors do not have the checksum that it names.");
+    }
+    take_merges(path, merges, checkpoint);
     return checkpoint;
 }
 
-void expect_same_shape(const std::filesystem::path& path, const ModelShape& in_file, const ModelShape& shape)
+void expect_same_shape(const fs::path& path, const ModelShape& in_file, const ModelShape& shape)
 {
-    const auto expect = [&](const char* option, Index there, Index given) {
+    const auto expect = [&](const char* option, auto there, auto given) {
         if (there != given) {
             throw flashomp::Error(fmt::format("{} was {}, but the model in {} has {}; a run goes on with the shape "
                                               "that it has.",
-                                              option, given, path.string(), there));
+                                              option, given,
+                                              flashomp::printable(path.string(), flashomp::longest_shown_path), there));
         }
     };
     expect("--vocabulary", in_file.vocabulary, shape.vocabulary);
@@ -158,7 +228,7 @@ void expect_same_shape(const std::filesystem::path& path, const ModelShape& in_f
     expect("--heads", in_file.heads, shape.heads);
     expect("--heads-kv", in_file.heads_kv, shape.heads_kv);
     expect("--dim", in_file.dim, shape.dim);
-    expect("--alibi", in_file.alibi ? 1 : 0, shape.alibi ? 1 : 0);
+    expect("--alibi", in_file.alibi, shape.alibi);
 }
 
 } // namespace gpt

@@ -3,6 +3,7 @@
 // seed and the step alone.
 #pragma once
 
+#include "durable_file.hpp"
 #include "options.hpp"
 #include "tokens.hpp"
 
@@ -20,11 +21,13 @@ struct Checkpoint {
     Numbers<float> weights, m, v; ///< in the layout of options.shape()
 };
 
-/// Throws flashomp::Error where the file cannot be written; a file of that name is then as it was.
-void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+/// Writes and publishes. Throws flashomp::Error where the file cannot be written; a file of that name is then as it
+/// was.
+void write_checkpoint(DurableFile& file, const Checkpoint& checkpoint);
 
-/// Throws flashomp::Error where the file is not there, is no checkpoint, is cut off or damaged, or has tensors that its
-/// own options do not have.
+/// Throws flashomp::Error with one sentence that names the file where it is not there, is no checkpoint, is cut off or
+/// damaged in any byte, or has not exactly the tensors that its options have. Before memory for tensors is taken, all
+/// of them are known to be in the file.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& path);
 
 /// Throws flashomp::Error unless a model of `shape` may go on from the file's.

@@ -104,21 +104,21 @@ private:
     Index length_ = 0;
 };
 
-/// `count` tokens after the prompt, each drawn from softmax(scores/temperature). When the positions are used up, the
-/// model reads the last half of them again and goes on.
+/// `count` tokens after the prompt, each drawn from softmax(scores/temperature). Of a prompt the last seqlen tokens are
+/// read. When the positions are used up, the model reads the last half of them again and goes on.
 template <class S>
 std::vector<Tokens::Id> sample(Model<S>& model, const flashomp::Options& where, std::span<const Tokens::Id> prompt,
                                Index count, double temperature, std::uint64_t seed)
 {
     Generator<S> generator(model, where);
-    const auto half = static_cast<std::size_t>(std::max<Index>(1, model.shape().seqlen / 2));
+    const auto whole = static_cast<std::size_t>(model.shape().seqlen);
     std::vector<std::int32_t> all(prompt.begin(), prompt.end());
-    std::size_t fed = all.size() > half ? all.size() - half : 0;
+    std::size_t fed = all.size() > whole ? all.size() - whole : 0;
     std::vector<Tokens::Id> drawn;
     while (static_cast<Index>(drawn.size()) < count) {
         if (generator.room() < static_cast<Index>(all.size() - fed)) {
             generator.restart();
-            fed = all.size() > half ? all.size() - half : 0;
+            fed = all.size() - std::max<std::size_t>(1, whole / 2); // more than seqlen tokens are there
         }
         const auto scores = generator.feed(std::span(all).subspan(fed)).row(0).template cast<double>().eval();
         fed = all.size();

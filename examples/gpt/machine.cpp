@@ -28,6 +28,24 @@ std::int64_t peak_resident_bytes()
     return 0;
 }
 
+bool restart_peak_resident()
+{
+    malloc_trim(0); // NOLINT(concurrency-mt-unsafe): no other thread allocates between two steps
+    std::ofstream references("/proc/self/clear_refs");
+    references << "5" << std::flush; // proc(5): resets the peak to the current size
+    return references.good();
+}
+
+void expect_place(const flashomp::Options& library)
+{
+    try {
+        static_cast<void>(flashomp::choose_place(library));
+    } catch (const flashomp::Error& error) {
+        const std::string what = error.what(); // "device was 3, but …", which is an option here
+        throw flashomp::Error(what.starts_with("device ") ? "--" + what : what);
+    }
+}
+
 void limit_memory(std::int64_t bytes)
 {
     if (bytes == 0) {

@@ -8,14 +8,22 @@
 
 namespace gpt {
 
-/// The most resident memory that this process has had, in bytes; 0 where the system does not say.
+/// The most resident memory that this process has had since restart_peak_resident(), or since its start, in bytes; 0
+/// where the system does not say.
 [[nodiscard]] std::int64_t peak_resident_bytes();
+
+/// Gives free memory back to the system, and has peak_resident_bytes() begin with what is resident now. False where the
+/// system has no such call.
+bool restart_peak_resident();
 
 /// From here on allocations beyond `bytes` of address space fail (RLIMIT_AS). 0 is no limit.
 void limit_memory(std::int64_t bytes);
 
 /// Freed memory stays with the process for the next step, which allocates the same again.
 void reuse_memory();
+
+/// Throws flashomp::Error where the library cannot run there: a GPU that is named and not there.
+void expect_place(const flashomp::Options& library);
 
 /// FLOP/s of float32 multiply-adds that this CPU reaches on so many threads, measured as `flashomp plan` measures it.
 [[nodiscard]] double peak_flops(int threads);

@@ -1,15 +1,22 @@
 // A language model from scratch: reads a text, trains, compares with an n-gram model, and writes text.
+#include "attention.hpp"
 #include "checkpoint.hpp"
 #include "corpus.hpp"
 #include "generate.hpp"
 #include "machine.hpp"
 #include "options.hpp"
+#include "paths.hpp"
+#include "printing.hpp"
+#include "products.hpp"
 #include "text.hpp"
 #include "tokens.hpp"
 #include "training.hpp"
 
+#include "printable.hpp"
+
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +24,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -26,10 +34,16 @@ namespace gpt {
 namespace {
 
 constexpr int status_bad_input = 2, status_run_failed = 3;
+constexpr std::size_t longest_word = 40; ///< of a file, in a message
+
+std::string shown(const std::string& path)
+{
+    return flashomp::printable(path, flashomp::longest_shown_path);
+}
 
 int fail(const std::string& sentence, int status)
 {
-    fmt::print(stderr, "gpt: {}\n", sentence);
+    note(sentence);
     return status;
 }
 
@@ -49,7 +63,26 @@ void print_sample(Trainer<S>& trainer, const Options& options, const Tokens& tok
     const std::vector<Tokens::Id> prompt = tokens.encode(options.prompt);
     const std::vector<Tokens::Id> drawn =
         sample(trainer.model(), library, prompt, options.sample, options.temperature, options.seed);
-    fmt::print("{}{}\n", options.prompt, printable_text(tokens.decode(drawn)));
+    say("{}{}\n", options.prompt, printable_text(tokens.decode(drawn)));
+}
+
+void compare_with_ngrams(const Options& options, const Tokens& tokens, const Text& text, Record& record)
+{
+    Quality baseline;
+    try {
+        baseline = ngram_quality(text, tokens, options.ngram);
+    } catch (const std::bad_alloc&) {
+        throw flashomp::RunFailure(
+            fmt::format("out of memory: the {}-gram model does not fit into what this process may "
+                        "have; a smaller --ngram needs less, and the result of the training is "
+                        "recorded.",
+                        options.ngram));
+    }
+    nlohmann::json line = baseline.json();
+    line.update({{"type", "ngram"}, {"order", options.ngram}});
+    record.add(line);
+    say("{}-gram model of the same tokens: perplexity {:.4f} a byte, {:.4f} a token\n", options.ngram,
+        baseline.perplexity_per_byte(), baseline.perplexity());
 }
 
 template <class S>
@@ -64,31 +97,67 @@ void train_and_compare(Trainer<S>& trainer, const Options& options, const Tokens
     }
     const Quality quality = trainer.evaluate(text.validation, 0);
     nlohmann::json result = {{"type", "result"}, {"validation", quality.json()}, {"seconds", seconds}};
-    fmt::print("validation: perplexity {:.4f} a byte, {:.4f} a token, after {:.1f} s of training\n",
-               quality.perplexity_per_byte(), quality.perplexity(), seconds);
+    say("validation: perplexity {:.4f} a byte, {:.4f} a token, after {:.1f} s of training\n",
+        quality.perplexity_per_byte(), quality.perplexity(), seconds);
     if (text.test.size() > 1) {
         const Quality test = trainer.evaluate(text.test, 0);
         result["test"] = test.json();
-        fmt::print("test: perplexity {:.4f} a byte, {:.4f} a token\n", test.perplexity_per_byte(), test.perplexity());
+        say("test: perplexity {:.4f} a byte, {:.4f} a token\n", test.perplexity_per_byte(), test.perplexity());
     }
+    record.add(result); // before the n-gram model, for which memory may end
     if (options.ngram > 0) {
-        const Quality baseline = ngram_quality(text, tokens, options.ngram);
-        result["ngram"] = baseline.json();
-        result["ngram"]["order"] = options.ngram;
-        fmt::print("{}-gram model of the same tokens: perplexity {:.4f} a byte, {:.4f} a token\n", options.ngram,
-                   baseline.perplexity_per_byte(), baseline.perplexity());
+        compare_with_ngrams(options, tokens, text, record);
     }
-    record.add(result);
+}
+
+/// The first line of a run that trains.
+void print_plan(const Options& options, std::int64_t first_step, std::int64_t weights)
+{
+    const std::string files = options.save.empty()
+                                  ? std::string("nothing is saved, as --save was not given")
+                                  : fmt::format("saved to {} every {} steps", shown(options.save), options.save_every);
+    say("{} weights, attention {}, products by {}; steps {} to {}, {}\n", weights, options.attention,
+        products_library(), first_step, options.steps, files);
+    expect_printed();
+}
+
+/// What can be refused before any work is.
+void expect_files(const Options& options)
+{
+    if (!options.save.empty()) {
+        static_cast<void>(DurableFile(options.save_option(), options.save));
+    }
+}
+
+Corpus read_text(const Options& options, const std::optional<Checkpoint>& from)
+{
+    Corpus corpus = read_corpus(options.data, options.limit);
+    if (const std::uint64_t hash = fnv1a(corpus.train); from && hash != from->text_hash) {
+        throw flashomp::Error(
+            fmt::format("--data has a training text with the hash {:016x}, but the run in {} began with "
+                        "one of {:016x}; a run goes on with its own text, by the same --data and "
+                        "--limit.",
+                        hash, shown(options.resume), from->text_hash));
+    }
+    return corpus;
 }
 
 template <class S>
-void run(const Options& options, const std::optional<Checkpoint>& from)
+void run(const Options& options, const std::optional<Checkpoint>& from, bool trains)
 {
     const flashomp::Options library = library_options(options.attention, options.device, options.threads);
-    const bool trains = !from || from->step < options.steps;
+    expect_place(library);
+    if (options.sample > 0 && options.attention == "reference") {
+        throw flashomp::Error(fmt::format("--sample was {} with --attention reference, which has no key/value cache; "
+                                          "allowed with it is another --attention.",
+                                          options.sample));
+    }
+    std::optional<Record> record;
     Corpus corpus;
     if (trains) {
-        corpus = read_corpus(options.data, options.limit);
+        expect_files(options);
+        record.emplace(options.json);
+        corpus = read_text(options, from);
     }
     const Tokens tokens =
         from ? Tokens(from->merges) : Tokens::learn(corpus.train, static_cast<int>(options.vocabulary));
@@ -104,27 +173,73 @@ void run(const Options& options, const std::optional<Checkpoint>& from)
     }
     Trainer<S> trainer(options, tokens, library, from ? &*from : nullptr);
     if (trains) {
-        Record record(options.json);
-        train_and_compare(trainer, options, tokens, *text, record);
+        print_plan(options, trainer.step(), static_cast<std::int64_t>(trainer.model().weights().size()));
+        train_and_compare(trainer, options, tokens, *text, *record);
     }
     if (options.sample > 0) {
         print_sample(trainer, options, tokens, library);
     }
 }
 
-int start(int argc, char** argv)
+/// The checkpoint, and its options under those of the command line.
+Checkpoint resumed(int argc, char** argv, Options& options)
+{
+    const std::string file = options.resume;
+    Checkpoint from = read_checkpoint(file);
+    options = from.options;
+    static_cast<void>(parse_options(argc, argv, options));
+    expect_same_shape(file, from.options.shape(), options.shape());
+    return from;
+}
+
+/// Attention and its device are of the machine and not of the model: where the command line does not name them, and
+/// this machine does not have the checkpoint's, the library chooses.
+void replace_what_is_not_here(Options& options, bool trains)
+{
+    const std::vector<std::string> names = attention_names();
+    const bool is_here = std::find(names.begin(), names.end(), options.attention) != names.end();
+    const bool cannot_sample = options.attention == "reference" && options.sample > 0 && !trains;
+    if (!options.is_given("--attention") && (!is_here || cannot_sample)) {
+        note(fmt::format("the checkpoint's --attention {} {}; flash is used.",
+                         flashomp::printable(options.attention, longest_word),
+                         is_here ? "cannot sample" : "is not in this build"));
+        options.attention = "flash";
+    }
+    if (!options.is_given("--device") && options.device != "auto") {
+        try {
+            expect_place(library_options(options.attention, options.device, options.threads));
+        } catch (const flashomp::Error&) {
+            note(fmt::format("the checkpoint's --device {} is not here; auto is used.",
+                             flashomp::printable(options.device, longest_word)));
+            options.device = "auto";
+        }
+    }
+}
+
+void start(int argc, char** argv)
 {
     Options options;
     if (!parse_options(argc, argv, options)) {
-        return std::fflush(stdout) == 0 ? 0 : status_run_failed;
+        expect_printed();
+        return;
     }
     std::optional<Checkpoint> from;
+    check_paths(options);
     if (!options.resume.empty()) {
-        const std::string file = options.resume;
-        from = read_checkpoint(file);
-        options = from->options;
-        static_cast<void>(parse_options(argc, argv, options)); // what is named on the command line counts
-        expect_same_shape(file, from->options.shape(), options.shape());
+        from = resumed(argc, argv, options);
+        check_paths(options); // with the checkpoint's --data
+    }
+    check_options(options);
+    const bool trains = !from || from->step < options.steps;
+    if (from) {
+        replace_what_is_not_here(options, trains);
+    }
+    if (from && trains && options.save.empty()) {
+        options.save = options.resume;
+    }
+    if (!trains && options.sample == 0) {
+        note(fmt::format("{} has done {} steps, and --steps is {}: nothing is trained and nothing saved.",
+                         shown(options.resume), from->step, options.steps));
     }
     limit_memory(options.memory_limit);
     reuse_memory();
@@ -132,15 +247,11 @@ int start(int argc, char** argv)
         omp_set_num_threads(options.threads);
     }
     if (options.dtype == "bfloat16") {
-        run<bfloat16>(options, from);
+        run<bfloat16>(options, from, trains);
     } else {
-        run<float>(options, from);
+        run<float>(options, from, trains);
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-        return fail("the results cannot be printed to standard output; it must be open and have room for them.",
-                    status_bad_input);
-    }
-    return 0;
+    expect_printed();
 }
 
 } // namespace
@@ -151,8 +262,10 @@ int main(int argc, char** argv)
 {
     // A write beyond the limit on file sizes then fails as one to a full disk does, with a sentence.
     static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
+    gpt::hold_standard_streams();
     try {
-        return gpt::start(argc, argv);
+        gpt::start(argc, argv);
+        return 0;
     } catch (const flashomp::Error& error) {
         return gpt::fail(error.what(), gpt::status_bad_input);
     } catch (const flashomp::RunFailure& failure) {

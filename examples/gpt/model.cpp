@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include "head.hpp"
+#include "products.hpp"
 
 #include <chrono>
 #include <numeric>
@@ -30,6 +31,7 @@ Model<S>::Model(const ModelShape& shape, std::uint64_t seed, Attention<S>& atten
       weights_(initial_weights<C>(layout_, shape.layers, seed)), gradients_(weights_.size()), attention_(attention),
       recompute_(recompute)
 {
+    keep_products_in_their_thread();
 }
 
 template <class S>

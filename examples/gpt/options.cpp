@@ -4,10 +4,17 @@
 #include "corpus.hpp"
 #include "tokens.hpp"
 
+#include "printable.hpp"
+
 #include "flashomp/error.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <limits>
 #include <sstream>
+#include <system_error>
+#include <type_traits>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -30,10 +37,13 @@ constexpr const char* examples = R"(Examples:
   gpt --attention standard --dtype bfloat16 --checkpoint layer --json run.jsonl
 )";
 
+constexpr std::size_t longest_shown = 60; ///< of a value
+
 void expect(bool is_allowed, const char* option, const std::string& given, const std::string& allowed)
 {
     if (!is_allowed) {
-        throw flashomp::Error(fmt::format("{} was {}; allowed is {}.", option, given, allowed));
+        throw flashomp::Error(
+            fmt::format("{} was {}; allowed is {}.", option, flashomp::printable(given, longest_shown), allowed));
     }
 }
 
@@ -49,7 +59,123 @@ void expect_word(const char* option, const std::string& word, const std::vector<
            fmt::format("one of {}", fmt::join(allowed, ", ")));
 }
 
-void check(const Options& options)
+/// The whole text is one number of the type. CLI11 itself wraps "-1" to a natural number and clips what has too many
+/// bits.
+template <class Value>
+void expect_number(const std::string& option, const std::string& text)
+{
+    Value value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    const std::string allowed = std::is_integral_v<Value> ? fmt::format("a {} number of at most {} bits",
+                                                                        std::is_signed_v<Value> ? "whole" : "natural",
+                                                                        std::numeric_limits<Value>::digits)
+                                                          : std::string("a number");
+    expect(error == std::errc() && stop == end && !text.empty(), option.c_str(), "'" + text + "'", allowed);
+}
+
+/// Adds options to one group of --help.
+class Group {
+public:
+    Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
+
+    template <class Value>
+    CLI::Option* add(const std::string& option, Value& value, const std::string& help)
+    {
+        CLI::Option* const added = app_.add_option(option, value, help);
+        if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) {
+            added->check([option](const std::string& text) {
+                expect_number<Value>(option, text);
+                return std::string();
+            });
+        }
+        return added->group(name_);
+    }
+
+private:
+    CLI::App& app_;
+    const char* name_;
+};
+
+void describe(CLI::App& app, Options& options)
+{
+    Group text(app, "The text");
+    text.add("--data", options.data,
+             fmt::format("file or folder, repeatable; default {} (Debian package {})", default_text, default_package))
+        ->allow_extra_args(false);
+    text.add("--limit", options.limit, "use at most so many bytes for training; 0 is all");
+    text.add("--vocabulary", options.vocabulary, "256: bytes; more: byte-pair encoding of so many tokens");
+    text.add("--ngram", options.ngram, "order of the n-gram model beside it; 0: none");
+
+    Group model(app, "The model");
+    model.add("--seqlen", options.seqlen, "tokens of a sequence, N");
+    model.add("--layers", options.layers, "layers");
+    model.add("--heads", options.heads, "query heads");
+    model.add("--heads-kv", options.heads_kv, "key heads; 0: as many");
+    model.add("--dim", options.dim, "width of the residual stream");
+    model.add("--dropout", options.dropout, "of embeddings, probabilities and the outputs of a layer's parts");
+    model.add("--alibi", options.alibi, "true or false: scores fall with distance (ALiBi), besides learned positions");
+    model.add("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32");
+
+    Group how(app, "How it is computed");
+    how.add("--attention", options.attention,
+            fmt::format("{}; flash leaves the backend to the library", fmt::join(attention_names(), ", ")));
+    how.add("--device", options.device, "of the library: auto, host or a GPU's number");
+    how.add("--checkpoint", options.checkpoint, "what is run again backward: none, attention or layer");
+    how.add("--threads", options.threads, "0: OMP_NUM_THREADS");
+    how.add("--memory-limit", options.memory_limit, "bytes of address space (RLIMIT_AS); 0: no limit");
+
+    Group training(app, "Training");
+    training.add("--batch", options.batch, "sequences of a step");
+    training.add("--steps", options.steps, "steps of the whole run; with --resume 0 trains no more, and needs no text");
+    training.add("--seed", options.seed, "of weights, batches, dropout and sampling");
+    training.add("--learning-rate", options.optimizer.learning_rate, "the highest");
+    training.add("--last-rate", options.optimizer.last_rate, "of the last step, as a fraction");
+    training.add("--warmup", options.optimizer.warmup, "steps in which the rate rises");
+    training.add("--beta1", options.optimizer.beta1, "AdamW's");
+    training.add("--beta2", options.optimizer.beta2, "AdamW's");
+    training.add("--weight-decay", options.optimizer.weight_decay, "AdamW's");
+    training.add("--clip", options.optimizer.clip, "the largest norm of the gradients; 0: any");
+    training.add("--eval-every", options.eval_every, "steps between validations; 0: only at the end");
+    training.add("--eval-windows", options.eval_windows, "sequences of such a validation; at the end all");
+
+    Group files(app, "Files");
+    files.add("--save", options.save, "checkpoint to write, safetensors; default none, or with --resume the same file");
+    files.add("--save-every", options.save_every, "steps between checkpoints");
+    files.add("--stop-after", options.stop_after, "end this process after so many steps; 0: all");
+    files.add(
+        "--resume", options.resume,
+        "checkpoint to go on from, with its options and on its text: another text is refused, unless all steps are "
+        "done and the model is only sampled from");
+    files.add("--json", options.json, "appends lines of JSON to a file: the run, each step, the result");
+
+    Group out(app, "Text out of the model");
+    out.add("--sample", options.sample,
+            "tokens to write; not with --attention reference, which has no key/value cache");
+    out.add("--prompt", options.prompt, "what they follow");
+    out.add("--temperature", options.temperature, "of the draw");
+    for (CLI::Option* const option : app.get_options()) {
+        option->capture_default_str();
+        if (option->get_name() != "--data") {
+            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast); // as in the tool
+        }
+    }
+}
+
+} // namespace
+
+ModelShape Options::shape() const
+{
+    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim, alibi};
+}
+
+Recompute Options::recompute() const
+{
+    return checkpoint == "layer" ? Recompute::layer
+                                 : (checkpoint == "attention" ? Recompute::attention : Recompute::none);
+}
+
+void check_options(const Options& options)
 {
     constexpr std::int64_t many = 1 << 20;
     expect_range<std::int64_t>("--vocabulary", options.vocabulary, Tokens::bytes, Tokens::most);
@@ -63,7 +189,6 @@ void check(const Options& options)
            fmt::format("a multiple of the heads, of at most {} for each", flashomp::most_head_dim_v));
     expect(options.heads_kv >= 0 && (options.heads_kv == 0 || options.heads % options.heads_kv == 0), "--heads-kv",
            fmt::format("{} with --heads {}", options.heads_kv, options.heads), "a number that divides the heads");
-    expect_word("--attention", options.attention, attention_names());
     expect_word("--checkpoint", options.checkpoint, {"none", "attention", "layer"});
     expect_word("--dtype", options.dtype, {"float32", "bfloat16"});
     expect_range("--dropout", options.dropout, 0.0, 0.99);
@@ -88,91 +213,6 @@ void check(const Options& options)
     expect(!options.prompt.empty(), "--prompt", "empty", "at least a byte");
 }
 
-void describe(CLI::App& app, Options& options)
-{
-    const char* const text = "The text";
-    app.add_option(
-           "--data", options.data,
-           fmt::format("file or folder, repeatable; default {} (Debian package {})", default_text, default_package))
-        ->group(text)
-        ->allow_extra_args(false);
-    app.add_option("--limit", options.limit, "use at most so many bytes for training; 0 is all")->group(text);
-    app.add_option("--vocabulary", options.vocabulary, "256: bytes; more: byte-pair encoding of so many tokens")
-        ->group(text);
-    app.add_option("--ngram", options.ngram, "order of the n-gram model beside it; 0: none")->group(text);
-
-    const char* const model = "The model";
-    app.add_option("--seqlen", options.seqlen, "tokens of a sequence, N")->group(model);
-    app.add_option("--layers", options.layers, "layers")->group(model);
-    app.add_option("--heads", options.heads, "query heads")->group(model);
-    app.add_option("--heads-kv", options.heads_kv, "key heads; 0: as many")->group(model);
-    app.add_option("--dim", options.dim, "width of the residual stream")->group(model);
-    app.add_option("--dropout", options.dropout, "of embeddings, probabilities and the outputs of a layer's parts")
-        ->group(model);
-    app.add_option("--alibi", options.alibi,
-                   "true or false: scores fall with distance (ALiBi), besides learned positions")
-        ->group(model);
-    app.add_option("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32")->group(model);
-
-    const char* const how = "How it is computed";
-    app.add_option("--attention", options.attention,
-                   fmt::format("{}; flash leaves the backend to the library", fmt::join(attention_names(), ", ")))
-        ->group(how);
-    app.add_option("--device", options.device, "of the library: auto, host or a GPU's number")->group(how);
-    app.add_option("--checkpoint", options.checkpoint, "what is run again backward: none, attention or layer")
-        ->group(how);
-    app.add_option("--threads", options.threads, "0: OMP_NUM_THREADS")->group(how);
-    app.add_option("--memory-limit", options.memory_limit, "bytes of address space (RLIMIT_AS); 0: no limit")
-        ->group(how);
-
-    const char* const training = "Training";
-    app.add_option("--batch", options.batch, "sequences of a step")->group(training);
-    app.add_option("--steps", options.steps, "steps of the whole run")->group(training);
-    app.add_option("--seed", options.seed, "of weights, batches, dropout and sampling")->group(training);
-    app.add_option("--learning-rate", options.optimizer.learning_rate, "the highest")->group(training);
-    app.add_option("--last-rate", options.optimizer.last_rate, "of the last step, as a fraction")->group(training);
-    app.add_option("--warmup", options.optimizer.warmup, "steps in which the rate rises")->group(training);
-    app.add_option("--beta1", options.optimizer.beta1, "AdamW's")->group(training);
-    app.add_option("--beta2", options.optimizer.beta2, "AdamW's")->group(training);
-    app.add_option("--weight-decay", options.optimizer.weight_decay, "AdamW's")->group(training);
-    app.add_option("--clip", options.optimizer.clip, "the largest norm of the gradients; 0: any")->group(training);
-    app.add_option("--eval-every", options.eval_every, "steps between validations; 0: only at the end")
-        ->group(training);
-    app.add_option("--eval-windows", options.eval_windows, "sequences of such a validation; at the end all")
-        ->group(training);
-
-    const char* const files = "Files";
-    app.add_option("--save", options.save, "checkpoint to write, safetensors")->group(files);
-    app.add_option("--save-every", options.save_every, "steps between checkpoints")->group(files);
-    app.add_option("--stop-after", options.stop_after, "end this process after so many steps; 0: all")->group(files);
-    app.add_option("--resume", options.resume, "checkpoint to go on from, with its options")->group(files);
-    app.add_option("--json", options.json, "a line of JSON for each step")->group(files);
-
-    const char* const out = "Text out of the model";
-    app.add_option("--sample", options.sample, "tokens to write")->group(out);
-    app.add_option("--prompt", options.prompt, "what they follow")->group(out);
-    app.add_option("--temperature", options.temperature, "of the draw")->group(out);
-    for (CLI::Option* const option : app.get_options()) {
-        option->capture_default_str();
-        if (option->get_name() != "--data") {
-            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast); // as in the tool
-        }
-    }
-}
-
-} // namespace
-
-ModelShape Options::shape() const
-{
-    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim, alibi};
-}
-
-Recompute Options::recompute() const
-{
-    return checkpoint == "layer" ? Recompute::layer
-                                 : (checkpoint == "attention" ? Recompute::attention : Recompute::none);
-}
-
 bool parse_options(int argc, char** argv, Options& options)
 {
     CLI::App app(about, "gpt");
@@ -191,23 +231,12 @@ bool parse_options(int argc, char** argv, Options& options)
         what.erase(what.find_last_not_of(". \n") + 1);
         throw flashomp::Error(fmt::format("{}; `gpt --help` lists what is allowed.", what));
     }
-    check(options);
+    for (const CLI::Option* const option : app.get_options()) {
+        if (option->count() > 0) {
+            options.given.insert(option->get_name());
+        }
+    }
     return true;
-}
-
-nlohmann::json to_json(const Options& options)
-{
-    nlohmann::json json;
-    for_each_saved(options, [&](const char* name, const auto& value) { json[name] = value; });
-    return json;
-}
-
-Options options_from_json(const nlohmann::json& json)
-{
-    Options options;
-    for_each_saved(options, [&](const char* name, auto& value) { json.at(name).get_to(value); });
-    check(options);
-    return options;
 }
 
 } // namespace gpt

@@ -5,8 +5,8 @@
 #include "optimizer.hpp"
 
 #include <cstdint>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -44,13 +44,22 @@ struct Options {
     std::string prompt = "\n";
     double temperature = 0.8;
 
+    std::set<std::string> given; ///< options that the command line names: "--save"
+
     [[nodiscard]] ModelShape shape() const;
     [[nodiscard]] Recompute recompute() const;
+    /// What the user named `save` by, for messages.
+    [[nodiscard]] const char* save_option() const { return is_given("--save") ? "--save" : "--resume without --save"; }
+    [[nodiscard]] bool is_given(const char* option) const { return given.contains(option); }
 };
 
-/// The command line over what `options` holds. Throws flashomp::Error with one sentence, also for values that do not
-/// fit together. Nothing when --help was asked for and printed.
+/// The command line over what `options` holds. Throws flashomp::Error with one sentence for what is no option or no
+/// number. Nothing when --help was asked for and printed.
 [[nodiscard]] bool parse_options(int argc, char** argv, Options& options);
+
+/// Throws flashomp::Error with one sentence for values that are out of range or do not fit together. Paths are
+/// check_paths()'s, and --attention and --device, which are of the machine and not of the model, library_options()'s.
+void check_options(const Options& options);
 
 /// Calls visit(name, value) for everything that a checkpoint holds of the options.
 template <class Any, class Visit>
@@ -89,7 +98,12 @@ void for_each_saved(Any& options, const Visit& visit)
 
 [[nodiscard]] nlohmann::json to_json(const Options& options);
 
-/// Throws nlohmann::json::exception for what to_json() does not write.
+/// Takes what to_json() writes and nothing else: throws flashomp::Error for an option that is missing, unknown, of
+/// another type or not allowed.
 [[nodiscard]] Options options_from_json(const nlohmann::json& json);
+
+/// A whole number of a JSON object. Throws flashomp::Error for others: 1.7, text, or more than 64 bits hold.
+[[nodiscard]] std::int64_t whole_number(const nlohmann::json& object, const char* name);
+[[nodiscard]] std::uint64_t natural_number(const nlohmann::json& object, const char* name);
 
 } // namespace gpt

@@ -74,6 +74,8 @@ def summary(options: list[str], lines: Lines) -> dict[str, Any]:
     steps = of_type(lines, "step")
     later = steps[2:] or steps  # the first ones ask the system for memory
     result = of_type(lines, "result")
+    if result and (ngram := of_type(lines, "ngram")):
+        result[0]["ngram"] = ngram[0]
     return {"options": options, "run": lines[0], "losses": [step["loss"] for step in steps],
             "validations": of_type(lines, "validation"), "result": result[0] if result else None,
             "seconds": median([step["seconds"] for step in later]),
@@ -144,28 +146,49 @@ def parity_table(rows: list[dict[str, Any]]) -> list[str]:
     return table
 
 
+def peak_column(rows: list[dict[str, Any]]) -> bool:
+    """Whether all records have the resident peak of their steps. That of older ones is of what came before."""
+    return all(row["run"].get("peak_resident_is_of_steps", False) for row in rows if "run" in row)
+
+
+def header(columns: list[str], texts: int = 1) -> list[str]:
+    """The first two lines of a table: so many columns of text, and numbers to the right of them."""
+    return ["| " + " | ".join(columns) + " |", "|" + " --- |" * texts + " ---: |" * (len(columns) - texts)]
+
+
+def line(cells: list[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
 def memory_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = ["| way | predicted | kept | difference | resident peak | step | of none's | FLOPs, predicted of none's |",
-             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    first = rows[0]
+    peaks = peak_column(rows)
+    table = header(["way", "predicted", "kept", "difference"] + ["resident peak"] * peaks +
+                   ["step", "of none's", "FLOPs, predicted of none's"])
+    longer = []
     for row in rows:
-        predicted = row["run"]["predicted"][row["way"]]
-        table.append(f"| {row['way']} | {predicted['peak_bytes'] / 1e6:.2f} MB | {row['kept_bytes'] / 1e6:.2f} MB | "
-                     f"{percent(row['kept_bytes'], predicted['peak_bytes'])} | {row['peak_resident_bytes'] / 1e6:.0f} MB | "
-                     f"{1e3 * row['seconds']:.0f} ms | {row['seconds'] / first['seconds']:.3f} | "
-                     f"{1 + predicted['extra_flops']:.3f} |")
+        predicted, ratio = row["run"]["predicted"][row["way"]], row["seconds"] / rows[0]["seconds"]
+        table.append(line([row["way"], f"{predicted['peak_bytes'] / 1e6:.2f} MB", f"{row['kept_bytes'] / 1e6:.2f} MB",
+                           percent(row["kept_bytes"], predicted["peak_bytes"])] +
+                          [f"{row['peak_resident_bytes'] / 1e6:.0f} MB"] * peaks +
+                          [f"{1e3 * row['seconds']:.0f} ms", f"{ratio:.3f}", f"{1 + predicted['extra_flops']:.3f}"]))
+        if ratio > 1 + predicted["extra_flops"]:
+            longer.append(row["way"])
     same = all(row["losses"] == rows[i % 2]["losses"] for i, row in enumerate(rows))
-    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.")]
+    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.") +
+                    f" Longer than the predicted multiple of none's time: {', '.join(longer) or 'no way'}."]
 
 
 def limit_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = ["| attention | N | kept | resident peak | step |", "| --- | ---: | ---: | ---: | ---: |"]
+    peaks = peak_column(rows)
+    table = header(["attention", "N", "kept"] + ["resident peak"] * peaks + ["step"])
     for row in rows:
+        cells = [row["attention"], str(row["seqlen"])]
         if row["status"] == 0:
-            table.append(f"| {row['attention']} | {row['seqlen']} | {row['kept_bytes'] / 1e6:.1f} MB | "
-                         f"{row['peak_resident_bytes'] / 1e6:.0f} MB | {1e3 * row['seconds']:.0f} ms |")
+            cells += [f"{row['kept_bytes'] / 1e6:.1f} MB"] + [f"{row['peak_resident_bytes'] / 1e6:.0f} MB"] * peaks
+            cells += [f"{1e3 * row['seconds']:.0f} ms"]
         else:
-            table.append(f"| {row['attention']} | {row['seqlen']} | out of memory | | |")
+            cells += ["out of memory"] + [""] * (1 + peaks)
+        table.append(line(cells))
     return table
 
 
@@ -186,43 +209,17 @@ def load(part: str) -> Optional[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def perplexity_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plot.plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
-    for panel, dtype in zip(axes, ("float32", "bfloat16")):
-        for row in rows:
-            if row["dtype"] == dtype:
-                points = row["validations"]
-                panel.plot([p["step"] for p in points], [p["perplexity"] for p in points],
-                           "-" if row["attention"] == "standard" else ":", linewidth=1 if row["attention"] == "standard" else 3,
-                           color=f"C{row['seed'] - 1}", label=f"{row['attention']}, seed {row['seed']}")
-        panel.set_title(dtype)
-        panel.set_xlabel("step")
-    axes[0].set_ylabel("perplexity of validation")
-    axes[1].legend(fontsize=7)
-    return figure
-
-
-def memory_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
-    figure, panel = plot.plt.subplots(figsize=(5, 3.6), layout="constrained")
-    for attention in ("standard", "flash"):
-        done = [row for row in rows if row["attention"] == attention and row["status"] == 0]
-        panel.loglog([row["seqlen"] for row in done], [row["kept_bytes"] / 1e6 for row in done], "o-", label=attention)
-    panel.axhline(LIMIT / 1e6, color="gray", linestyle="--", label="limit of the process")
-    panel.set_xlabel("N")
-    panel.set_ylabel("kept by the layers, MB")
-    panel.legend()
-    return figure
-
-
-def figures() -> None:
-    """Those whose JSON is there, in the style of bench/plot.py."""
+def draw_figures() -> None:
+    """Those whose JSON is there."""
     sys.path.insert(0, str(ROOT / "bench"))
+    import figures  # pylint: disable=import-outside-toplevel
     import plot  # pylint: disable=import-outside-toplevel
     FIGURES.mkdir(exist_ok=True)
-    for part, draw in (("parity", perplexity_figure), ("limit", memory_figure)):
+    for part, drawn in figures.DRAWN.items():
         data = load(part)
         if data:
-            (FIGURES / f"{part}.svg").write_text(plot.svg(draw(plot, data["rows"]), [f"{part}.json"]))
+            for name, figure in drawn.items():
+                (FIGURES / f"{name}.svg").write_text(plot.svg(figure(plot, data["rows"]), [f"{part}.json"]))
 
 
 def page_text(text: str) -> str:
@@ -249,7 +246,7 @@ def main() -> None:
     commands.add_parser("page")
     arguments = parser.parse_args()
     if arguments.command == "page":
-        figures()
+        draw_figures()
         PAGE.write_text(page_text(PAGE.read_text()))
         return
     for part in arguments.parts or list(PARTS):

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <set>
+#include <queue>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -88,6 +87,95 @@ std::vector<CountedWord> counted_words(std::string_view text)
     return words;
 }
 
+/// Both tokens in one number, which is larger where the pair is.
+std::uint32_t key_of(Merge pair)
+{
+    constexpr unsigned token_bits = 16;
+    return static_cast<std::uint32_t>(pair.first) << token_bits | pair.second;
+}
+
+/// How often each pair of neighbours stands in the words. A merge changes the words that have its pair and nothing
+/// else.
+class PairCounts {
+public:
+    explicit PairCounts(std::vector<CountedWord> words) : words_(std::move(words))
+    {
+        for (std::size_t index = 0; index < words_.size(); ++index) {
+            count(index, 1);
+        }
+        queue_changed();
+    }
+
+    /// The most frequent pair, of equal ones the smallest; or a count of 0 where no pair is left.
+    std::pair<std::int64_t, Merge> most_frequent()
+    {
+        // A count that changed was queued again: the old entry is recognised by its count.
+        while (!queue_.empty() && queue_.top().count != pairs_.at(key_of(queue_.top().pair)).count) {
+            queue_.pop();
+        }
+        return queue_.empty() ? std::pair<std::int64_t, Merge>() : std::pair(queue_.top().count, queue_.top().pair);
+    }
+
+    /// Puts `token` for the pair everywhere.
+    void merge(Merge pair, Id token)
+    {
+        std::vector<std::size_t> places = std::move(pairs_.at(key_of(pair)).places);
+        std::sort(places.begin(), places.end());
+        places.erase(std::unique(places.begin(), places.end()), places.end());
+        for (const std::size_t index : places) {
+            count(index, -1);
+            replace(words_[index].tokens, pair, token);
+            count(index, 1);
+        }
+        queue_changed();
+    }
+
+private:
+    struct Pair {
+        std::int64_t count = 0, queued = 0;
+        std::vector<std::size_t> places; ///< words that have, or had, the pair
+    };
+    struct Entry {
+        std::int64_t count = 0;
+        Merge pair;
+        friend bool operator<(const Entry& left, const Entry& right)
+        {
+            return left.count != right.count ? left.count < right.count : right.pair < left.pair;
+        }
+    };
+
+    void count(std::size_t index, std::int64_t sign)
+    {
+        const CountedWord& word = words_[index];
+        for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
+            const Merge merge(word.tokens[i], word.tokens[i + 1]);
+            Pair& pair = pairs_[key_of(merge)];
+            pair.count += sign * word.count;
+            if (sign > 0) {
+                pair.places.push_back(index);
+            }
+            changed_.push_back(merge);
+        }
+    }
+
+    void queue_changed()
+    {
+        for (const Merge& merge : changed_) {
+            Pair& pair = pairs_.at(key_of(merge));
+            if (pair.count != pair.queued) {
+                queue_.push({pair.count, merge});
+                pair.queued = pair.count;
+            }
+        }
+        changed_.clear();
+    }
+
+    std::vector<CountedWord> words_;
+    std::unordered_map<std::uint32_t, Pair> pairs_;
+    std::priority_queue<Entry> queue_;
+    std::vector<Merge> changed_; ///< pairs whose count may be another one than in the queue
+};
+
 } // namespace
 
 Tokens::Tokens(std::vector<Merge> merges) : merges_(std::move(merges))
@@ -109,41 +197,15 @@ Tokens Tokens::learn(std::string_view text, int vocabulary)
     if (vocabulary <= bytes) {
         return Tokens();
     }
-    std::vector<CountedWord> words = counted_words(text);
-    std::map<Merge, std::int64_t> counts;
-    std::map<Merge, std::set<std::size_t>> places; // words that have, or had, the pair
-    const auto count_pairs = [&](std::size_t index, std::int64_t sign) {
-        const CountedWord& word = words[index];
-        for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
-            const Merge pair(word.tokens[i], word.tokens[i + 1]);
-            counts[pair] += sign * word.count;
-            if (sign > 0) {
-                places[pair].insert(index);
-            }
-        }
-    };
-    for (std::size_t index = 0; index < words.size(); ++index) {
-        count_pairs(index, 1);
-    }
+    PairCounts counts(counted_words(text));
     std::vector<Merge> merges;
     while (bytes + static_cast<int>(merges.size()) < vocabulary) {
-        const auto best = std::max_element(counts.begin(), counts.end(), [](const auto& left, const auto& right) {
-            return left.second < right.second; // the first, which is the smallest, of equal ones
-        });
-        if (best == counts.end() || best->second < 2) {
+        const auto [count, merge] = counts.most_frequent();
+        if (count < 2) {
             break;
         }
-        const Merge merge = best->first;
-        const auto token = static_cast<Id>(bytes + merges.size());
+        counts.merge(merge, static_cast<Id>(bytes + merges.size()));
         merges.push_back(merge);
-        const std::set<std::size_t> changed = std::move(places[merge]);
-        places.erase(merge);
-        for (const std::size_t index : changed) {
-            count_pairs(index, -1);
-            replace(words[index].tokens, merge, token);
-            count_pairs(index, 1);
-        }
-        counts.erase(merge);
     }
     return Tokens(std::move(merges));
 }
@@ -153,9 +215,9 @@ std::vector<Id> Tokens::encode(std::string_view text) const
     if (merges_.empty()) {
         return bytes_of(text);
     }
-    std::map<Merge, std::size_t> ranks;
+    std::unordered_map<std::uint32_t, std::size_t> ranks;
     for (std::size_t rank = 0; rank < merges_.size(); ++rank) {
-        ranks.emplace(merges_[rank], rank);
+        ranks.emplace(key_of(merges_[rank]), rank);
     }
     std::unordered_map<std::string_view, std::vector<Id>> known;
     std::vector<Id> tokens;
@@ -167,7 +229,7 @@ std::vector<Id> Tokens::encode(std::string_view text) const
             for (;;) {
                 std::size_t first = std::numeric_limits<std::size_t>::max();
                 for (std::size_t i = 0; i + 1 < entry->second.size(); ++i) {
-                    const auto found = ranks.find({entry->second[i], entry->second[i + 1]});
+                    const auto found = ranks.find(key_of({entry->second[i], entry->second[i + 1]}));
                     first = found == ranks.end() ? first : std::min(first, found->second);
                 }
                 if (first == std::numeric_limits<std::size_t>::max()) {

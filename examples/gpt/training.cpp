@@ -2,6 +2,10 @@
 
 #include "machine.hpp"
 #include "ngram.hpp"
+#include "printing.hpp"
+#include "products.hpp"
+
+#include "printable.hpp"
 
 #include "flashomp/error.hpp"
 #include "flashomp/version.hpp"
@@ -42,7 +46,7 @@ Record::Record(const std::string& path) : path_(path)
         if (!file_) {
             throw flashomp::Error(fmt::format("--json was {}, which cannot be written; a file in a folder that is "
                                               "there is needed.",
-                                              path));
+                                              flashomp::printable(path, flashomp::longest_shown_path)));
         }
     }
 }
@@ -54,7 +58,8 @@ void Record::add(const nlohmann::json& line)
     }
     file_ << line.dump() << '\n' << std::flush;
     if (!file_) {
-        throw flashomp::Error(fmt::format("{}: a line cannot be written; the disk may be full.", path_));
+        throw flashomp::Error(fmt::format("--json was {}, to which a line cannot be written; the disk may be full.",
+                                          flashomp::printable(path_, flashomp::longest_shown_path)));
     }
 }
 
@@ -136,7 +141,8 @@ Quality Trainer<S>::evaluate(const std::vector<Tokens::Id>& text, std::int64_t w
 template <class S>
 void Trainer<S>::save(const Text& text)
 {
-    write_checkpoint(options_.save,
+    DurableFile file(options_.save_option(), options_.save);
+    write_checkpoint(file,
                      {options_, step_, text.hash, tokens_.merges(), model_.weights(), optimizer_.m(), optimizer_.v()});
 }
 
@@ -177,6 +183,7 @@ template <class S>
 void Trainer<S>::train(const Text& text, Record& record)
 {
     peak_flops_ = peak_flops(options_.threads);
+    const bool peak_is_of_steps = restart_peak_resident();
     const flashomp::BuildInfo& build = flashomp::build_info();
     record.add({{"type", "run"},
                 {"options", to_json(options_)},
@@ -189,7 +196,9 @@ void Trainer<S>::train(const Text& text, Record& record)
                 {"threads", omp_get_max_threads()},
                 {"peak_flops", peak_flops_},
                 {"step_flops", step_flops_},
+                {"products", products_library()},
                 {"resident_bytes_before", peak_resident_bytes()},
+                {"peak_resident_is_of_steps", peak_is_of_steps},
                 {"predicted", predicted(options_.shape(), options_.batch)},
                 {"build",
                  {{"version", build.version},
@@ -207,9 +216,8 @@ void Trainer<S>::train(const Text& text, Record& record)
             line.update({{"type", "validation"}, {"step", step_}});
             record.add(line);
             end_progress();
-            fmt::print("step {:>6}: perplexity {:.4f} a byte ({} tokens of validation)\n", step_,
-                       quality.perplexity_per_byte(), quality.tokens);
-            std::fflush(stdout);
+            say("step {:>6}: perplexity {:.4f} a byte ({} tokens of validation)\n", step_,
+                quality.perplexity_per_byte(), quality.tokens);
         }
         if (!options_.save.empty() && step_ % options_.save_every == 0) {
             save(text);

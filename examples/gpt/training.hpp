@@ -16,7 +16,7 @@
 
 namespace gpt {
 
-/// Lines of JSON in a file that is open as long as this; no name: nowhere.
+/// Lines of JSON behind those that are in a file that is open as long as this; no name: nowhere.
 class Record {
 public:
     explicit Record(const std::string& path);
@@ -63,6 +63,7 @@ public:
     [[nodiscard]] Quality evaluate(const std::vector<Tokens::Id>& text, std::int64_t windows);
 
     [[nodiscard]] bool is_done() const { return step_ >= options_.steps; }
+    [[nodiscard]] std::int64_t step() const { return step_; } ///< steps that are done
     [[nodiscard]] Model<S>& model() { return model_; }
 
 private:

@@ -7,8 +7,11 @@
 #include "machine.hpp"
 #include "optimizer.hpp"
 
+#include <cstring>
+
 #include <gtest/gtest.h>
 #include <omp.h>
+#include <sys/mman.h>
 
 namespace gpt {
 namespace {
@@ -173,6 +176,48 @@ TEST(GptModel, SamplingGoesOnWherePositionsEnd)
     EXPECT_EQ(text.size(), static_cast<std::size_t>(3 * small.seqlen));
     EXPECT_EQ(text, sample(model, on_host(), prompt, 3 * small.seqlen, 1.0, 8));
     EXPECT_NE(text, sample(model, on_host(), prompt, 3 * small.seqlen, 1.0, 9));
+}
+
+/// A prompt is read as far as the positions reach: the most likely token after all of it, and not after its last half.
+TEST(GptModel, APromptIsReadAsFarAsItFits)
+{
+    FlashAttention<float> attention(on_host());
+    Model<float> model(small, 1, attention, Recompute::none);
+    testing::shake(model, 3, 0.3);
+    const auto most_likely = [&](std::span<const std::int32_t> tokens) {
+        Generator<float> generator(model, on_host());
+        Index token = 0;
+        generator.feed(tokens).row(0).maxCoeff(&token);
+        return static_cast<Tokens::Id>(token);
+    };
+    const auto whole = static_cast<std::size_t>(small.seqlen);
+    int differ = 0;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+        const testing::RandomBatch batch(small, 2, seed);
+        const auto all = std::span(batch.tokens);
+        for (const std::size_t length : {whole / 2 + 3, whole, whole + 7}) { // of the last one the end is read
+            const std::vector<Tokens::Id> prompt(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(length));
+            const std::size_t first = length > whole ? length - whole : 0;
+            const Tokens::Id expected = most_likely(all.subspan(first, length - first));
+            EXPECT_EQ(sample(model, on_host(), prompt, 1, 0.01, 8).front(), expected) << length;
+            differ += expected != most_likely(all.subspan(length - whole / 2, whole / 2)) ? 1 : 0;
+        }
+    }
+    EXPECT_GT(differ, 0);
+}
+
+TEST(GptMachine, ThePeakBeginsAnewWhenAsked)
+{
+    constexpr std::size_t size = std::size_t{96} << 20;
+    void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    std::memset(memory, 1, size);
+    const std::int64_t with = peak_resident_bytes();
+    ::munmap(memory, size);
+    EXPECT_GT(peak_resident_bytes(), with - static_cast<std::int64_t>(size) / 8); // the system counts in lots of pages
+    if (restart_peak_resident()) { // not every system allows it; then a record says so
+        EXPECT_LT(peak_resident_bytes(), with - static_cast<std::int64_t>(size) / 2);
+    }
 }
 
 /// Warm-up, the highest rate, half of the way and the end.

@@ -6,11 +6,14 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -102,6 +105,57 @@ TEST(GptTokens, LearnsTheMostFrequentPairs)
     const std::vector<Tokens::Merge> expected = {{'w', 'e'}, {' ', 'l'}, {257, 'o'}, {' ', 'n'}};
     EXPECT_EQ(tokens.merges(), expected);
     EXPECT_EQ(tokens.encode(" lowest"), (std::vector<Tokens::Id>{258, 256, 's', 't'}));
+}
+
+/// The definition: in each round all pairs of all words are counted anew. Words of these texts are runs of letters.
+std::vector<Tokens::Merge> merges_by_definition(const std::string& text, int vocabulary)
+{
+    std::vector<std::vector<Tokens::Id>> words;
+    std::istringstream stream(text);
+    for (std::string word; stream >> word;) {
+        words.emplace_back(word.begin(), word.end());
+        if (words.size() > 1) {
+            words.back().insert(words.back().begin(), ' ');
+        }
+    }
+    std::vector<Tokens::Merge> merges;
+    while (Tokens::bytes + static_cast<int>(merges.size()) < vocabulary) {
+        std::map<Tokens::Merge, int> counts;
+        for (const auto& word : words) {
+            for (std::size_t i = 0; i + 1 < word.size(); ++i) {
+                ++counts[{word[i], word[i + 1]}];
+            }
+        }
+        const auto best = std::max_element(counts.begin(), counts.end(),
+                                           [](const auto& a, const auto& b) { return a.second < b.second; });
+        if (best == counts.end() || best->second < 2) {
+            break;
+        }
+        for (auto& word : words) {
+            for (std::size_t i = 0; i + 1 < word.size(); ++i) {
+                if (Tokens::Merge(word[i], word[i + 1]) == best->first) {
+                    word[i] = static_cast<Tokens::Id>(Tokens::bytes + merges.size());
+                    word.erase(word.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+                }
+            }
+        }
+        merges.push_back(best->first);
+    }
+    return merges;
+}
+
+TEST(GptTokens, LearnsWhatTheDefinitionSays)
+{
+    std::mt19937 random(11);
+    for (const unsigned letters : {1U, 2U, 5U, 20U}) { // few: long runs of one letter, and many equal counts
+        std::string text;
+        for (int i = 0; i < 1500; ++i) {
+            text +=
+                random() % 6 == 0 && i > 0 && text.back() != ' ' ? ' ' : static_cast<char>('a' + random() % letters);
+        }
+        text += 'a';
+        EXPECT_EQ(Tokens::learn(text, 700).merges(), merges_by_definition(text, 700)) << letters;
+    }
 }
 
 TEST(GptTokens, EveryTextComesBack)
