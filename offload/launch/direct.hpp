@@ -47,7 +47,7 @@ struct Direct {
 inline constexpr int most_entries = 4096;
 
 struct Entry {
-    int number = 0; ///< below most_entries
+    int number = 0;        ///< below most_entries
     int dynamic_bytes = 0; ///< of shared memory that a block has besides its arrays
 };
 

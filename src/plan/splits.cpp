@@ -109,9 +109,8 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     constexpr std::int64_t for_cuda = 512, for_host = 64;
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
-    const std::int64_t splits =
-        in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted)
-                : std::min(wanted / items, problem.seqlen_k / fewest_keys);
+    const std::int64_t splits = in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted)
+                                        : std::min(wanted / items, problem.seqlen_k / fewest_keys);
     return static_cast<int>(std::clamp<std::int64_t>(splits, 1, 512));
 }
 

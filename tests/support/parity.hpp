@@ -26,7 +26,8 @@ protected:
         if (target_.backend == Backend::cuda &&
             target_.machine == Machine::automatic) {                       // has a kernel for nearly everything
             const bool is_wide = attention.problem().kernel_depth() > 256; // forward in 16 bits alone
-            // A mask takes the tensor cores in 16 bits, in tiles of at most 128 columns, of scores that nothing modifies.
+            // A mask takes the tensor cores in 16 bits, in tiles of at most 128 columns, of scores that nothing
+            // modifies.
             const bool is_plain =
                 has_pair_mask(attention.options) && (dtype() == DType::float32 || modifies_scores(attention.options) ||
                                                      attention.problem().kernel_depth() > 128);
