@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_case.hpp"
+#include "option_list.hpp"
 #include "target.hpp"
 
 #include <array>
