@@ -58,6 +58,8 @@ SETS = (
     ("h200-fa2", "FlashAttention's grid on an H200: each machine, before depth 256 and the loop over items", ("h200-fa2.json",)),
     ("h200", "The tensor-core machines on an H200", ("h200-hopper.json", "h200-tensor.json", "h200-pytorch-flash.json")),
     ("h200-repro", "Batch 4, 16 heads of 64, MHA and MQA, on an H200", ("h200-repro.json",)),
+    ("h100-decode", "One query against many keys on an H100", ("h100-decode.json",)),
+    ("h100-cuda-decode", "One query against many keys on an H100, CUDA", ("h100-cuda-decode.json",)),
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
     ("host-pytorch", "A CPU with AMX beside PyTorch", ("host-pytorch.json",)),

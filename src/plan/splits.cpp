@@ -79,13 +79,18 @@ std::int64_t most_queries_of_parts(const Problem& problem)
 namespace {
 
 /// Where the pass itself merges. The last crew of an item reads all its parts, 0.3 us each, and a crew takes 0.023 us a
-/// key: √(keys / 13) parts are the best of both. More than 32 save nothing: memory is at its limit. Measured on an
-/// H100 with 32 heads on 8 of 128 (docs/log/masks.md).
-std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t keys, std::int64_t crews)
+/// key: √(keys / 13) parts are the best of both. A second crew on a multiprocessor, and more, pay for long parts only,
+/// since they share what it reads. Measured on an H100 with 32 heads on 8 of 128 (docs/log/masks.md).
+std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t keys, std::int64_t crews, int multiprocessors)
 {
     constexpr std::int64_t most_parts = 32, keys_of_one_part = 13;
+    const auto pays = [&](std::int64_t parts) {
+        const std::int64_t all = parts * items;
+        const std::int64_t fewest_keys = all <= multiprocessors ? 64 : (all <= 2L * multiprocessors ? 512 : 1024);
+        return parts * parts * keys_of_one_part <= keys && parts * fewest_keys <= keys;
+    };
     std::int64_t parts = std::clamp<std::int64_t>(crews / items, 1, most_parts);
-    while (parts > 1 && parts * parts * keys_of_one_part > keys) {
+    while (parts > 1 && !pays(parts)) {
         --parts;
     }
     return parts;
@@ -109,8 +114,9 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     constexpr std::int64_t for_cuda = 512, for_host = 64;
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
-    const std::int64_t splits = in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted)
-                                        : std::min(wanted / items, problem.seqlen_k / fewest_keys);
+    const std::int64_t splits =
+        in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted, hardware.gpu.multiprocessors)
+                : std::min(wanted / items, problem.seqlen_k / fewest_keys);
     return static_cast<int>(std::clamp<std::int64_t>(splits, 1, 512));
 }
 
