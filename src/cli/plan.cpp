@@ -22,7 +22,8 @@ constexpr const char* details =
     R"(Before anything runs: FLOPs, bytes kept for the backward pass, the blocks this build would use and what they take
 on the chip, main-memory traffic, and the time that the peaks of the machine allow. The host's peaks are measured on
 the spot. With --layers, also what a stack of transformer layers keeps, with and without activation checkpoints
-(docs/algorithm.md gives the formulas).
+(docs/algorithm.md gives the formulas). With --ranks, also what ranks like this one take that share the call, for each
+way to share it out: bytes sent, times by a model of computing and sending that is played out hop by hop, and memory.
 
 A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_causal|_topleft][_window[LEFT][xRIGHT]]
 [_softcapC][_sink][_varlen|[_pageSIZE][_float8|_int8]]; _causal is bottom-right, _window has so many keys left and
@@ -34,6 +35,8 @@ Examples:
   flashomp plan --shape b1_h16_n65536_d64_causal --window 4096,0
   flashomp plan --shape b1_h4_n2048_d64 --json
   flashomp plan --shape b1_h64kv8_n131072_d128 --dtype bfloat16 --layers 80 --seqlens 8192,32768,131072
+  flashomp plan --shape b1_h32kv8_n1048576_d128_causal --dtype bfloat16 --device h100 --ranks 8,64,512 --interconnect 50
+  flashomp plan --shape b1_h32kv8_n131072_d128_causal --dtype bfloat16 --ranks 4 --interconnect 25 --schedule
 )";
 
 std::vector<std::int64_t> parse_seqlens(const std::string& text)
@@ -99,6 +102,7 @@ PlanFacts plan_facts(const PlanFlags& flags)
     if (flags.layers == 0 && !flags.seqlens.empty()) {
         throw Error("--seqlens was given without --layers; both together make the table of a model.");
     }
+    require_sharding(facts.shape, flags.sharding);
 
     Options options = call_options({}, flags.run);
     const KnownDevice* const known = find_known_device(flags.device);
@@ -134,6 +138,9 @@ PlanFacts plan_facts(const PlanFlags& flags)
                                         flags.seqlens.empty() ? std::vector{facts.shape.seqlen_q} : flags.seqlens);
         facts.checkpointing = cost::checkpointing(facts.shape, flags.layers);
     }
+    if (!flags.sharding.ranks.empty()) {
+        facts.sharding = sharding_facts(facts, flags.sharding);
+    }
     return facts;
 }
 
@@ -167,6 +174,7 @@ void add_plan_command(CLI::App& app, Command& chosen)
             "--seqlens", [flags](const std::string& text) { flags->seqlens = parse_seqlens(text); },
             "with --layers: a line for each of these lengths (default: the shape's)")
         ->type_name("N,N,...");
+    add_sharding_options(*command, *flags);
     add_run_options(*command, flags->run);
     // A plan may be for a GPU that is not here.
     command->remove_option(command->get_option("--device"));

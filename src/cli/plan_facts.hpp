@@ -7,6 +7,7 @@
 #include "layers.hpp"
 #include "peaks.hpp"
 #include "plan.hpp"
+#include "plan_sharding.hpp"
 #include "shape.hpp"
 #include "traffic.hpp"
 #include "work.hpp"
@@ -26,6 +27,7 @@ struct PlanFlags {
     std::string device = "auto"; ///< or the key of a GPU that need not be here
     std::int64_t layers = 0;     ///< 0: no tables of a model
     std::vector<std::int64_t> seqlens;
+    ShardingFlags sharding;
 };
 
 /// One direction of the call.
@@ -59,6 +61,7 @@ struct PlanFacts {
     std::vector<cost::ModelSaved> model;
     std::vector<cost::Checkpointing> checkpointing;
     std::int64_t layers = 0;
+    std::optional<ShardingFacts> sharding;
 };
 
 /// Works it out. Throws Error when the shape, the device or the machine is not allowed.

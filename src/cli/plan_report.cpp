@@ -196,6 +196,9 @@ void print_as_text(const PlanFacts& facts)
     if (facts.layers > 0) {
         print_model(facts);
     }
+    if (facts.sharding) {
+        print_sharding(*facts.sharding);
+    }
     fmt::print("\nplanned, not run; {}\n", facts.note);
 }
 
@@ -304,6 +307,9 @@ void print_as_json(const PlanFacts& facts)
     }
     if (facts.layers > 0) {
         json["model"] = model_json(facts);
+    }
+    if (facts.sharding) {
+        json["sharding"] = sharding_json(*facts.sharding);
     }
     json["build"] = build_json();
     print_json(json);

@@ -24,7 +24,7 @@ double counted_pairs(const Shape& shape)
     }
     double pairs = 0;
     for (const Sequences& sequences : sequences_of(shape)) {
-        pairs += sequences.count * visible_pairs(sequences.band);
+        pairs += sequences.count * static_cast<double>(visible_pairs(sequences.band));
     }
     return pairs;
 }

@@ -37,7 +37,7 @@ inline offload::Band band_of(const Problem& problem, int q_len, int k_len)
 }
 
 /// Pairs (i, j) of rows i < q_len and keys j < k_len that the band keeps.
-inline double visible_pairs(const offload::Band& band)
+inline std::int64_t visible_pairs(const offload::Band& band)
 {
     // Pairs with j - i <= d are a sum over t = i + d + 1 of min(max(t, 0), k_len), the keys that row i sees.
     const auto up_to = [&band](std::int64_t t) { // of that sum, all terms from 1 to t
@@ -46,7 +46,7 @@ inline double visible_pairs(const offload::Band& band)
         return ramp * (ramp + 1) / 2 + level * band.k_len;
     };
     const auto below = [&](std::int64_t diagonal) { return up_to(diagonal + band.q_len) - up_to(diagonal); };
-    return static_cast<double>(below(band.high) - below(std::int64_t{band.low} - 1));
+    return below(band.high) - below(std::int64_t{band.low} - 1);
 }
 
 } // namespace flashomp

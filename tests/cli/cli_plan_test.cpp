@@ -76,8 +76,77 @@ TEST_F(CliPlan, AGpuNeedNotBeThereWhereTheBuildHasItsCode)
     EXPECT_NE(json["peaks"]["bandwidth_source"].get<std::string>().find("measured"), std::string::npos);
 }
 
+TEST_F(CliPlan, RanksShareTheCallByEveryScheme)
+{
+    const Arguments shape{"--shape", "b1_h8kv4_n4096_d64_causal", "--dtype", "bfloat16", "--device", "host"};
+    const Json sharding = plan(shape + Arguments{"--ranks", "1,8", "--interconnect", "25"})["sharding"];
+    EXPECT_EQ(sharding["interconnect"], 25e9);
+    EXPECT_DOUBLE_EQ(sharding["latency"], 10e-6);
+    constexpr double block = 512 * 4 * 128 * 2;
+    for (const char* const direction : {"forward", "backward"}) {
+        const Json& calls = sharding[direction];
+        ASSERT_EQ(calls.size(), 8U);
+        EXPECT_EQ(calls[0]["scheme"], "one rank");
+        EXPECT_EQ(calls[0]["sent_by_all"], 0.0);
+        EXPECT_EQ(calls[0]["seconds"], calls[0]["seconds_of_one_rank"]);
+        EXPECT_EQ(calls[1]["scheme"], "ring, contiguous");
+        EXPECT_EQ(calls[4]["scheme"], "ring, zigzag");
+        EXPECT_FALSE(calls[1].contains("schedule"));
+        // K and V; backward twice as much of dK and dV, to each place that sees them and home.
+        const double messages = 28 + (direction == std::string("backward") ? 2 * (28 + 7) : 0);
+        EXPECT_EQ(calls[1]["sent_by_all"], messages * block);
+        EXPECT_GT(calls[1]["imbalance"], 1.5);
+        EXPECT_LT(calls[4]["imbalance"], 1.01);
+        EXPECT_EQ(calls[4]["hop_bytes"], direction == std::string("backward") ? 3 * block : block);
+    }
+}
+
+TEST_F(CliPlan, SchedulesAreShownHopByHop)
+{
+    const Arguments asked{"--shape",        "b1_h8kv4_n4096_d64_causal",
+                          "--device",       "host",
+                          "--ranks",        "4",
+                          "--interconnect", "1",
+                          "--latency",      "0",
+                          "--schedule"};
+    const Json call = plan(asked)["sharding"]["forward"][0];
+    ASSERT_EQ(call["schedule"]["ranks"].size(), 4U);
+    ASSERT_EQ(call["schedule"]["phases"].size(), 4U);
+    const double end = call["schedule"]["phases"][3]["end"];
+    EXPECT_DOUBLE_EQ(call["seconds"], end);
+    for (const Json& rank : call["schedule"]["ranks"]) {
+        const double computing = rank["computing"], waiting = rank["waiting"], idle = rank["idle"];
+        EXPECT_NEAR((computing + waiting + idle) / end, 1, 1e-9);
+    }
+    const std::string text = succeed(Arguments{"plan"} + asked).out;
+    for (const char* const words :
+         {"ranks like this one", "1 GB/s each way", "Ulysses 2 x ring 2, zigzag", "all-gather, zigzag",
+          "ring hides from N", "rank 3", "3 hop", "4 home", "float32 parts"}) {
+        EXPECT_NE(text.find(words), std::string::npos) << words << " in\n" << text;
+    }
+}
+
 TEST_F(CliPlan, BadInputIsOneSentence)
 {
+    const Arguments small{"plan", "--shape", "b1_h1_n8_d8", "--device", "host"};
+    for (const char* const ranks : {"0", "-1", "4097", "2,,4", "two", "1.5", ""}) {
+        expect_refused(small + Arguments{"--interconnect", "1", "--ranks", ranks},
+                       "allowed is whole numbers from 1 to 4096");
+    }
+    for (const char* const speed : {"0", "-3", "nan", "inf", "1e10", "fast"}) {
+        expect_refused(small + Arguments{"--ranks", "2", "--interconnect", speed}, "allowed is a number above 0");
+    }
+    for (const char* const latency : {"-1", "nan", "x"}) {
+        expect_refused(small + Arguments{"--ranks", "2", "--interconnect", "1", "--latency", latency},
+                       "allowed is a number from 0 to 1e9, in microseconds");
+    }
+    expect_refused(small + Arguments{"--ranks", "2"}, "--ranks was given without --interconnect");
+    expect_refused(small + Arguments{"--interconnect", "2"}, "--interconnect was given without --ranks");
+    expect_refused(small + Arguments{"--latency", "2"}, "--latency was given without --ranks");
+    expect_refused(small + Arguments{"--schedule"}, "--schedule was given without --ranks");
+    expect_refused({"plan", "--shape", "b1_h1_n64_d8_page8", "--ranks", "2", "--interconnect", "1"},
+                   "with ranks, allowed are shapes without _blocks");
+
     expect_refused({"plan", "--shape", "1x4x2048x64"}, "shape was '1x4x2048x64'; allowed is bBATCH_hHEADS");
     expect_refused({"plan", "--shape", "b1_h1_n8_d577"}, "head dims of 1 to 576, those of v to 512");
     expect_refused({"plan", "--shape", "b1_h1_n8_d576"}, "head dims of 1 to 576, those of v to 512");
