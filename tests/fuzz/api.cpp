@@ -368,7 +368,9 @@ void add_options(AttentionCase& attention, Random& random)
 /// exact one.
 void expect_close(const AttentionCase& attention, const Expected& expected)
 {
-    const double slack = attention.dtype() == DType::float32 ? 1e-4 : 0.02;
+    // Of a part of the keys D is what a rounded o gives.
+    const double of_16_bits = attention.options.positions_k ? 0.2 : 0.02;
+    const double slack = attention.dtype() == DType::float32 ? 1e-4 : of_16_bits;
     for (const Comparison& result : attention.compare(expected)) {
         const double bound = 4.0 * result.naive_error + slack;
         if (!(result.error <= bound)) {
