@@ -150,12 +150,6 @@ bool has_own_rows(const std::vector<std::int64_t>& extents, const std::vector<st
     return std::all_of(rows.begin(), rows.end(), is_one) || !std::all_of(extents.begin(), extents.end(), is_one);
 }
 
-ConstTensorView without_data(ConstTensorView view)
-{
-    view.data = nullptr;
-    return view;
-}
-
 TensorView as_output(const ConstTensorView& view)
 {
     TensorView output;

@@ -43,10 +43,10 @@ public:
         const std::size_t axis = packed ? 0 : 1;
         rows_q_ = rows(whole.q.shape()[axis], std::move(lengths_q));
         rows_k_ = rows(whole.k.shape()[axis], std::move(lengths_k));
-        q = gathered(whole.q, axis, rows_q_);
-        k = gathered(whole.k, axis, rows_k_);
-        v = gathered(whole.v, axis, rows_k_);
-        dout = gathered(whole.dout, axis, rows_q_);
+        q = own(whole.q, axis, rows_q_);
+        k = own(whole.k, axis, rows_k_);
+        v = own(whole.v, axis, rows_k_);
+        dout = own(whole.dout, axis, rows_q_);
         options = whole.options;
         options.threads = 1;
         if (!packed && whole.bias.rank() > 0) {
@@ -168,6 +168,19 @@ private:
             }
         }
         return rows;
+    }
+
+    /// The rows of a tensor that does not broadcast.
+    static HostTensor own(const HostTensor& whole, std::size_t axis, const std::vector<std::int64_t>& rows)
+    {
+        io::Shape shape = whole.shape();
+        shape[axis] = static_cast<std::int64_t>(rows.size());
+        HostTensor part(whole.dtype(), shape);
+        each_run(whole, axis, rows, [&](std::int64_t from, std::int64_t to, std::int64_t bytes) {
+            std::memcpy(static_cast<char*>(part.data()) + to, static_cast<const char*>(whole.data()) + from,
+                        static_cast<std::size_t>(bytes));
+        });
+        return part;
     }
 
     /// Rows that no other rank has are zeros there, so that a bitwise or has all.
