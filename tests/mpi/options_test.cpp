@@ -146,16 +146,18 @@ TEST_P(ShardedOptions, MayRoundO)
     attention.options.causal = Causal::bottom_right;
     attention.add_sink();
     attention.poison_outputs();
-    const Expected expected = attention.expected();
+    Expected expected;
+    if (rank() == 0) {
+        expected = attention.expected();
+        expected.float32_dsink = expected.naive_gradients.dsink;
+    }
     for (const auto& [name, sharding] : shardings(shape.heads_q)) {
         SCOPED_TRACE(name);
         OnRanks on_ranks(attention, sharding);
         static_cast<void>(on_ranks.run());
         on_ranks.give_back();
-        for (const Comparison& c : attention.compare(expected)) {
-            EXPECT_LE(c.error,
-                      c.name == std::string_view("o") || c.name == std::string_view("lse") ? c.bound : 2.0 * c.bound)
-                << c.name;
+        if (rank() == 0) {
+            expect_passed(attention.compare(expected));
         }
     }
 }
