@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fmt/format.h>
 #include <functional>
+#include <thread>
 
 namespace flashomp::mpi {
 
@@ -57,6 +58,20 @@ MPI_Comm duplicate_of(MPI_Comm comm)
     auto* const kept = new MPI_Comm(made); // NOLINT(cppcoreguidelines-owning-memory): free_duplicate() deletes it
     expect_success(MPI_Comm_set_attr(comm, duplicate_key(), kept), "MPI_Comm_set_attr");
     return made;
+}
+
+/// Waits, and lets other ranks on the same core run meanwhile: MPI_Waitall() of MPICH spins.
+void wait_for(std::span<MPI_Request> pending)
+{
+    int all = 0;
+    const auto test = [&] {
+        expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
+                       "MPI_Testall");
+        return all != 0;
+    };
+    while (!test()) {
+        std::this_thread::yield();
+    }
 }
 
 } // namespace
@@ -159,10 +174,9 @@ void Messages::receive(const TensorView& view, int from, Tag tag, Pending& pendi
 void Messages::wait(Pending& pending)
 {
     const auto start = Clock::now();
-    const int code = MPI_Waitall(static_cast<int>(pending.size()), pending.data(), MPI_STATUSES_IGNORE);
+    wait_for(pending);
     seconds_waiting_ += std::chrono::duration<double>(Clock::now() - start).count();
     pending.clear();
-    expect_success(code, "MPI_Waitall");
 }
 
 void Messages::progress(Pending& pending)
@@ -176,8 +190,10 @@ std::vector<std::int64_t> Messages::all_numbers(const std::vector<std::int64_t>&
 {
     std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(ranks_));
     const auto count = static_cast<int>(mine.size());
-    expect_success(MPI_Allgather(mine.data(), count, MPI_INT64_T, all.data(), count, MPI_INT64_T, comm_),
-                   "MPI_Allgather");
+    MPI_Request request = MPI_REQUEST_NULL;
+    expect_success(MPI_Iallgather(mine.data(), count, MPI_INT64_T, all.data(), count, MPI_INT64_T, comm_, &request),
+                   "MPI_Iallgather");
+    wait_for({&request, 1});
     return all;
 }
 
@@ -187,9 +203,11 @@ std::vector<std::string> Messages::all_texts(const std::string& mine) const
     std::string sent = mine.substr(0, most);
     sent.resize(most, '\0');
     std::string all(most * static_cast<std::size_t>(ranks_), '\0');
-    expect_success(MPI_Allgather(sent.data(), static_cast<int>(most), MPI_CHAR, all.data(), static_cast<int>(most),
-                                 MPI_CHAR, comm_),
-                   "MPI_Allgather");
+    MPI_Request request = MPI_REQUEST_NULL;
+    expect_success(MPI_Iallgather(sent.data(), static_cast<int>(most), MPI_CHAR, all.data(), static_cast<int>(most),
+                                  MPI_CHAR, comm_, &request),
+                   "MPI_Iallgather");
+    wait_for({&request, 1});
     std::vector<std::string> texts;
     for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_); ++rank) {
         const std::string text = all.substr(rank * most, most);
@@ -213,8 +231,12 @@ void Messages::sum(std::span<float> values, std::span<float> scratch)
         wait(pending);
     }
     each_part(std::as_writable_bytes(values), [&](std::span<std::byte> part) {
-        expect_success(MPI_Bcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_), "MPI_Bcast");
+        pending.push_back(MPI_REQUEST_NULL);
+        expect_success(
+            MPI_Ibcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_, &pending.back()),
+            "MPI_Ibcast");
     });
+    wait(pending);
     bytes_sent_ += rank_ + 1 == ranks_ ? static_cast<std::int64_t>(values.size_bytes()) * (ranks_ - 1) : 0;
 }
 

@@ -1,6 +1,6 @@
 // GoogleTest under mpirun: every rank runs every test, and the program fails where one of them fails on any rank. Rank
 // 0 prints; what fails elsewhere names its rank.
-#include "flashomp/mpi.hpp"
+#include "on_ranks.hpp"
 
 #include <cstdio>
 #include <gtest/gtest.h>
@@ -39,7 +39,9 @@ int main(int argc, char** argv)
         listeners.Append(new OfRank(rank));
     }
     int failed = RUN_ALL_TESTS();
-    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Iallreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request);
+    flashomp::testing::wait_for(request);
     MPI_Finalize();
     return failed;
 }

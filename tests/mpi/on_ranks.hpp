@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace flashomp::testing {
@@ -25,6 +26,15 @@ inline int ranks()
     int ranks = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     return ranks;
+}
+
+/// Waits without keeping the core, which other ranks need: rank 0 may be busy with the reference.
+inline void wait_for(MPI_Request& request)
+{
+    for (int done = 0; done == 0;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        std::this_thread::yield();
+    }
 }
 
 struct Reports {
@@ -192,7 +202,10 @@ private:
             std::memcpy(static_cast<char*>(all.data()) + to, static_cast<const char*>(part.data()) + from,
                         static_cast<std::size_t>(bytes));
         });
-        MPI_Allreduce(MPI_IN_PLACE, all.data(), static_cast<int>(all.bytes()), MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
+        MPI_Request request = MPI_REQUEST_NULL;
+        MPI_Iallreduce(MPI_IN_PLACE, all.data(), static_cast<int>(all.bytes()), MPI_BYTE, MPI_BOR, MPI_COMM_WORLD,
+                       &request);
+        wait_for(request);
         return all;
     }
 
