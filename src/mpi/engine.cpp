@@ -21,6 +21,7 @@ std::vector<std::vector<Run>> runs_of_groups(Layout layout, const std::vector<st
 {
     const std::vector<std::int32_t> starts = starts_of(boundaries);
     std::vector<std::vector<Run>> runs;
+    runs.reserve(rows.size());
     for (int first = 0; first < static_cast<int>(rows.size()); first += members) {
         runs.push_back(runs_of(rows_of_ranks(layout, rows, first, members), starts, length));
     }
@@ -35,6 +36,7 @@ std::int64_t extent_from_back(const ConstTensorView& view, int axis)
 std::vector<HeadRange> query_ranges(int members, std::int64_t heads_q)
 {
     std::vector<HeadRange> ranges;
+    ranges.reserve(static_cast<std::size_t>(members));
     for (int member = 0; member < members; ++member) {
         ranges.push_back(query_heads(member, members, heads_q));
     }
@@ -69,27 +71,27 @@ double pairs_of(const Options& options, const Piece& piece)
 
 } // namespace
 
-Geometry::Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int members)
+Geometry::Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int heads_ranks_)
     : batch(call.is_packed() ? 1 : call.args.q.shape[0]), heads_q(extent_from_back(call.args.q, 2)),
       heads_kv(extent_from_back(call.args.k, 2)), head_dim(extent_from_back(call.args.q, 1)),
-      head_dim_v(extent_from_back(call.args.v, 1)), heads_ranks(members),
-      ring_ranks(static_cast<int>(whole.rows_q.size()) / members), member(rank % members), ring_rank(rank / members),
-      queries(layout, whole.rows_q, rank - rank % members, members),
-      keys(layout, whole.rows_k, rank - rank % members, members),
-      runs_q(runs_of_groups(layout, whole.rows_q, members, call.options.cu_seqlens_q, whole.length_q)),
-      runs_k(runs_of_groups(layout, whole.rows_k, members, call.options.cu_seqlens_k, whole.length_k)),
+      head_dim_v(extent_from_back(call.args.v, 1)), heads_ranks(heads_ranks_),
+      ring_ranks(static_cast<int>(whole.rows_q.size()) / heads_ranks_), member(rank % heads_ranks_),
+      ring_rank(rank / heads_ranks_), queries(layout, whole.rows_q, rank - rank % heads_ranks_, heads_ranks_),
+      keys(layout, whole.rows_k, rank - rank % heads_ranks_, heads_ranks_),
+      runs_q(runs_of_groups(layout, whole.rows_q, heads_ranks_, call.options.cu_seqlens_q, whole.length_q)),
+      runs_k(runs_of_groups(layout, whole.rows_k, heads_ranks_, call.options.cu_seqlens_k, whole.length_k)),
       route(ring_ranks,
             [&](int of_q, int of_k) {
                 return any_piece(call.options, runs_q[static_cast<std::size_t>(of_q)],
                                  runs_k[static_cast<std::size_t>(of_k)]);
             }),
-      ranges_q(query_ranges(members, heads_q))
+      ranges_q(query_ranges(heads_ranks_, heads_q))
 {
     for (const HeadRange& range : ranges_q) {
         ranges_k.push_back(mpi::key_heads(range, heads_q, heads_kv));
     }
-    for (int first = 0; first < static_cast<int>(whole.rows_k.size()); first += members) {
-        rows_k.push_back(rows_of(rows_of_ranks(layout, whole.rows_k, first, members)));
+    for (int first = 0; first < static_cast<int>(whole.rows_k.size()); first += heads_ranks_) {
+        rows_k.push_back(rows_of(rows_of_ranks(layout, whole.rows_k, first, heads_ranks_)));
     }
 }
 

@@ -48,7 +48,7 @@ namespace {
 /// What the transports have in common: who has what when.
 class OnRoute {
 public:
-    OnRoute(Messages& messages, const Place& place) : messages_(messages), place_(place) {}
+    OnRoute(Messages& messages, Place place) : messages_(messages), place_(std::move(place)) {}
 
 protected:
     [[nodiscard]] int block_at(int step) const { return place_.route.block_of(place_.rank, step); }

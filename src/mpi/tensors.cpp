@@ -20,7 +20,7 @@ void each_row(const ConstTensorView& a, const ConstTensorView& b, F f)
 {
     std::array<std::int64_t, 4> extent{1, 1, 1, 1}, stride_a{}, stride_b{};
     for (int axis = 0; axis < a.rank; ++axis) { // aligned at the last axis
-        const auto from = static_cast<std::size_t>(axis), to = static_cast<std::size_t>(4 - a.rank + axis);
+        const auto from = static_cast<std::size_t>(axis), to = from + 4 - static_cast<std::size_t>(a.rank);
         extent.at(to) = a.shape.at(from);
         stride_a.at(to) = a.strides.at(from);
         stride_b.at(to) = b.strides.at(from);
