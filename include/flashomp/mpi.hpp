@@ -86,11 +86,11 @@ struct Report {
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
 // merged and summed in float32, in an order that depends on nothing else; o, dq, dk and dv are rounded once.
 // Failures. All ranks of the communicator must make the call. Before anything else moves the ranks compare what they
-// were given: where they differ, or one of them has an argument that is not as documented, all throw the same Error. A
-// failure in the middle is a RunFailure on all ranks, which finish their messages first. A failure of MPI itself is a
-// RunFailure on the ranks that see it.
-// Threads. MPI is called by the calling thread alone. Calls on one communicator follow one another, as MPI's collective
-// functions do. The first call on a communicator duplicates it; the duplicate is freed with it.
+// were given: where they differ, or one of them has an argument that is not as documented, all throw the same Error
+// (NotBuilt for what is not taken with more than one rank). A failure in the middle is a RunFailure on all ranks, which
+// finish their messages first. A failure of MPI itself is a RunFailure on the ranks that see it. Threads. MPI is called
+// by the calling thread alone. Calls on one communicator follow one another, as MPI's collective functions do. The
+// first call on a communicator duplicates it; the duplicate is freed with it.
 
 /// flashomp::forward() over the ranks of sharding.comm. Collective.
 Report forward(const ForwardArgs& args, const Options& options = {}, const Sharding& sharding = {});

@@ -173,7 +173,7 @@ ConstTensorView of_the_whole(const ConstTensorView& view, int axis, std::int64_t
 void refuse(bool is_given, const char* name, const char* allowed)
 {
     if (is_given) {
-        throw Error(fmt::format("{} was given with more than one rank; allowed is {}.", name, allowed));
+        throw NotBuilt(fmt::format("{} was given with more than one rank; allowed is {}.", name, allowed));
     }
 }
 
@@ -192,6 +192,29 @@ void refuse_what_parts_do_not_have(const Call& call)
         const char* const instead = "one without packed sequences, whose numbers a part does not know";
         refuse(o.dropout.probability != 0.0, "dropout of packed sequences", instead);
         refuse(bool(o.score_mod), "score_mod for packed sequences", instead);
+    }
+}
+
+/// What a rank threw; of several ranks the larger one counts.
+enum class Thrown : std::int64_t { nothing, failure, not_built, error };
+
+/// Throws on all ranks what the first rank has that has the largest kind.
+void rethrow_everywhere(const Messages& messages, Thrown kind, const std::string& text)
+{
+    const std::vector<std::int64_t> kinds = messages.all_numbers({static_cast<std::int64_t>(kind)});
+    const auto first = std::max_element(kinds.begin(), kinds.end());
+    if (*first == 0) {
+        return;
+    }
+    const auto rank = static_cast<std::size_t>(first - kinds.begin());
+    const std::string sentence = fmt::format("rank {}: {}", rank, messages.all_texts(text)[rank]);
+    switch (static_cast<Thrown>(*first)) {
+    case Thrown::error:
+        throw Error(sentence);
+    case Thrown::not_built:
+        throw NotBuilt(sentence);
+    default:
+        throw RunFailure(sentence);
     }
 }
 
@@ -330,33 +353,29 @@ Whole agree(const Messages& messages, const Call& call, const Sharding& sharding
 
 void expect_everywhere(const Messages& messages, const std::function<void()>& local)
 {
-    std::string error, failure;
+    Thrown kind = Thrown::nothing;
+    std::string text;
+    const auto keep = [&](Thrown thrown, const char* what) {
+        kind = thrown;
+        text = what;
+    };
     try {
         local();
+    } catch (const NotBuilt& missing) {
+        keep(Thrown::not_built, missing.what());
     } catch (const Error& refused) {
-        error = refused.what();
+        keep(Thrown::error, refused.what());
     } catch (const std::bad_alloc&) {
-        failure = "memory for the call's buffers ran out.";
+        keep(Thrown::failure, "memory for the call's buffers ran out.");
     } catch (const std::exception& failed) {
-        failure = failed.what();
+        keep(Thrown::failure, failed.what());
     }
-    const std::vector<std::string> errors = messages.all_texts(error);
-    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-        if (!errors[rank].empty()) {
-            throw Error(fmt::format("rank {}: {}", rank, errors[rank]));
-        }
-    }
-    expect_no_failure(messages, failure);
+    rethrow_everywhere(messages, kind, text);
 }
 
 void expect_no_failure(const Messages& messages, const std::string& failure)
 {
-    const std::vector<std::string> failures = messages.all_texts(failure);
-    for (std::size_t rank = 0; rank < failures.size(); ++rank) {
-        if (!failures[rank].empty()) {
-            throw RunFailure(fmt::format("rank {}: {}", rank, failures[rank]));
-        }
-    }
+    rethrow_everywhere(messages, failure.empty() ? Thrown::nothing : Thrown::failure, failure);
 }
 
 void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks)

@@ -47,9 +47,9 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
                                 heads_q));
     }
     if (members > 1 && together != nullptr) {
-        throw Error(fmt::format("{} was given with heads shared out over {} ranks; allowed are the schemes ring and "
-                                "all_gather.",
-                                together, members));
+        throw NotBuilt(fmt::format("{} was given with heads shared out over {} ranks; allowed are the schemes ring and "
+                                   "all_gather.",
+                                   together, members));
     }
     return {sharding.scheme, members, "the caller chose it"};
 }

@@ -117,7 +117,7 @@ void add(const ConstTensorView& terms, const TensorView& sums)
 
 void round_into(const ConstTensorView& from, const TensorView& to)
 {
-    switch (to.dtype) {
+    switch (from.dtype == to.dtype ? DType::float32 : to.dtype) {
     case DType::bfloat16:
         convert<std::uint16_t, float>(from, to, [](float x) { return io::bfloat16_from(static_cast<double>(x)); });
         return;

@@ -93,7 +93,7 @@ template <class Pointer>
 void copy(const ConstTensorView& from, const TensorView& to);
 /// sums += terms, of one shape, both float32.
 void add(const ConstTensorView& terms, const TensorView& sums);
-/// Each element once, to the nearest with ties to even: from float32 to any dtype of results.
+/// Each element once, to the nearest with ties to even: from float32, or the same dtype, to any dtype of results.
 void round_into(const ConstTensorView& from, const TensorView& to);
 /// To float32, exactly.
 void widen_into(const ConstTensorView& from, const TensorView& to);
