@@ -10,11 +10,12 @@
 
 namespace flashomp::mpi {
 
-/// What the model counts with. They need only be right within a factor of two: schemes differ by more where it matters.
+/// What the model counts with: orders of magnitude of a cluster of CPUs, nowhere measured. Schemes differ by more than
+/// these are off where the choice matters. Ranks with GPUs are a thousand times faster: name their scheme.
 struct Speeds {
-    double flops = 1e11;   ///< of a rank, a second: docs/results.md, float32 and bfloat16 on a few cores of a server
-    double bytes = 1e10;   ///< a second between two ranks: 100 Gbit/s InfiniBand or Ethernet, 12.5e9 less its headers
-    double message = 5e-6; ///< seconds of a message: MPI's latency between hosts, 1 to 3 µs, and two calls into it
+    double flops = 1e11;         ///< of a rank, a second: some cores
+    double bytes = 1e10;         ///< a second between two ranks: a network of 100 Gbit/s, less its headers
+    double message = 5e-6;       ///< seconds of a message: MPI's latency between hosts, and calls into it
     double gather_bytes = 256e6; ///< memory that a gather of K and V may take on a rank
 };
 
