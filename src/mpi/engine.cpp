@@ -71,27 +71,27 @@ double pairs_of(const Options& options, const Piece& piece)
 
 } // namespace
 
-Geometry::Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int heads_ranks_)
+Geometry::Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int sharing_ranks)
     : batch(call.is_packed() ? 1 : call.args.q.shape[0]), heads_q(extent_from_back(call.args.q, 2)),
       heads_kv(extent_from_back(call.args.k, 2)), head_dim(extent_from_back(call.args.q, 1)),
-      head_dim_v(extent_from_back(call.args.v, 1)), heads_ranks(heads_ranks_),
-      ring_ranks(static_cast<int>(whole.rows_q.size()) / heads_ranks_), member(rank % heads_ranks_),
-      ring_rank(rank / heads_ranks_), queries(layout, whole.rows_q, rank - rank % heads_ranks_, heads_ranks_),
-      keys(layout, whole.rows_k, rank - rank % heads_ranks_, heads_ranks_),
-      runs_q(runs_of_groups(layout, whole.rows_q, heads_ranks_, call.options.cu_seqlens_q, whole.length_q)),
-      runs_k(runs_of_groups(layout, whole.rows_k, heads_ranks_, call.options.cu_seqlens_k, whole.length_k)),
+      head_dim_v(extent_from_back(call.args.v, 1)), heads_ranks(sharing_ranks),
+      ring_ranks(static_cast<int>(whole.rows_q.size()) / sharing_ranks), member(rank % sharing_ranks),
+      ring_rank(rank / sharing_ranks), queries(layout, whole.rows_q, rank - rank % sharing_ranks, sharing_ranks),
+      keys(layout, whole.rows_k, rank - rank % sharing_ranks, sharing_ranks),
+      runs_q(runs_of_groups(layout, whole.rows_q, sharing_ranks, call.options.cu_seqlens_q, whole.length_q)),
+      runs_k(runs_of_groups(layout, whole.rows_k, sharing_ranks, call.options.cu_seqlens_k, whole.length_k)),
       route(ring_ranks,
             [&](int of_q, int of_k) {
                 return any_piece(call.options, runs_q[static_cast<std::size_t>(of_q)],
                                  runs_k[static_cast<std::size_t>(of_k)]);
             }),
-      ranges_q(query_ranges(heads_ranks_, heads_q))
+      ranges_q(query_ranges(sharing_ranks, heads_q))
 {
     for (const HeadRange& range : ranges_q) {
         ranges_k.push_back(mpi::key_heads(range, heads_q, heads_kv));
     }
-    for (int first = 0; first < static_cast<int>(whole.rows_k.size()); first += heads_ranks_) {
-        rows_k.push_back(rows_of(rows_of_ranks(layout, whole.rows_k, first, heads_ranks_)));
+    for (int first = 0; first < static_cast<int>(whole.rows_k.size()); first += sharing_ranks) {
+        rows_k.push_back(rows_of(rows_of_ranks(layout, whole.rows_k, first, sharing_ranks)));
     }
 }
 

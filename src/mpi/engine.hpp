@@ -18,7 +18,7 @@ namespace flashomp::mpi {
 
 /// Who has and sees what.
 struct Geometry {
-    Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int heads_ranks_);
+    Geometry(const Call& call, const Whole& whole, Layout layout, int rank, int sharing_ranks);
 
     std::int64_t batch, heads_q, heads_kv, head_dim, head_dim_v;
     int heads_ranks, ring_ranks;
