@@ -19,6 +19,11 @@ if(FLASHOMP_STATIC) # a set of its own: find_package() looks for the libraries b
     install(TARGETS flashomp_static EXPORT flashompStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
     install(EXPORT flashompStaticTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 endif()
+if(FLASHOMP_HAS_MPI) # a set of its own, as MPI is asked for only by those who name the component
+    install(TARGETS flashomp_mpi EXPORT flashompMpiTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(TARGETS flashomp_cli_mpi RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(EXPORT flashompMpiTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
+endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
     ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp
     PATH_VARS CMAKE_INSTALL_INCLUDEDIR)

@@ -23,3 +23,13 @@ endif()
 if(FLASHOMP_BUILD_BENCH)
     flashomp_find(benchmark libbenchmark-dev)
 endif()
+# Sanitizers see leaks and races of MPI's own; cross-compilers see the MPI of another machine.
+set(FLASHOMP_HAS_MPI OFF)
+set(MPI_CXX_SKIP_MPICXX ON) # the bindings that MPI has dropped
+if(FLASHOMP_MPI STREQUAL "" AND PROJECT_IS_TOP_LEVEL AND NOT FLASHOMP_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
+    find_package(MPI QUIET COMPONENTS CXX)
+    set(FLASHOMP_HAS_MPI ${MPI_CXX_FOUND})
+elseif(FLASHOMP_MPI)
+    flashomp_find(MPI libopenmpi-dev COMPONENTS CXX)
+    set(FLASHOMP_HAS_MPI ON)
+endif()

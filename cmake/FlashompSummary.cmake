@@ -14,4 +14,7 @@ elseif(FLASHOMP_OFFLOAD STREQUAL "none" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "G
 else()
     message(STATUS "  offload         none: no nvptx compiler (Debian package gcc-offload-nvptx)")
 endif()
+if(FLASHOMP_HAS_MPI)
+    message(STATUS "  MPI             ${MPI_CXX_VERSION}: ${MPIEXEC_EXECUTABLE}")
+endif()
 message(STATUS "  tests ${FLASHOMP_BUILD_TESTS}, benchmarks ${FLASHOMP_BUILD_BENCH}, sanitizers ${FLASHOMP_SANITIZE}")

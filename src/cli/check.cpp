@@ -198,7 +198,7 @@ void print_as_json(const std::vector<CaseResult>& results, const Tally& count, c
     print_json(json);
 }
 
-int run_check(const CheckFlags& flags)
+int run_check(const CheckFlags& flags, const Runner& runner)
 {
     const std::vector<CheckCase> cases = chosen_cases(flags);
     std::vector<CaseResult> results;
@@ -206,7 +206,7 @@ int run_check(const CheckFlags& flags)
         Progress progress("check");
         for (const CheckCase& item : cases) {
             progress.show(fmt::format("check: case {} of {}, {}", results.size() + 1, cases.size(), item.name));
-            results.push_back(run_case(item, flags.run));
+            results.push_back(run_case(item, flags.run, runner));
         }
     }
     const Tally count = tally(results);
@@ -228,6 +228,11 @@ int run_check(const CheckFlags& flags)
 
 void add_check_command(CLI::App& app, Command& chosen)
 {
+    add_check_command(app, chosen, {});
+}
+
+void add_check_command(CLI::App& app, Command& chosen, const Runner& runner)
+{
     CLI::App* const command = app.add_subcommand("check", "Forward and backward against expected tensors");
     command->footer(details);
     const auto flags = std::make_shared<CheckFlags>();
@@ -235,7 +240,7 @@ void add_check_command(CLI::App& app, Command& chosen)
     command->add_option("--case", flags->only, "only this case; may be repeated")->type_name("NAME")->take_all();
     command->add_flag("--require-device", flags->require_device, "exit with 1 when a case did not run on a GPU");
     add_run_options(*command, flags->run);
-    command->callback([flags, &chosen] { chosen = [flags] { return run_check(*flags); }; });
+    command->callback([flags, runner, &chosen] { chosen = [flags, runner] { return run_check(*flags, runner); }; });
 }
 
 } // namespace flashomp::cli

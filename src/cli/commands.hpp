@@ -11,6 +11,7 @@ class App;
 
 namespace flashomp::cli {
 
+struct Runner;
 using Command = std::function<int()>;
 
 /// Exit statuses of every command.
@@ -23,6 +24,8 @@ void add_info_command(CLI::App& app, Command& chosen);
 void add_forward_command(CLI::App& app, Command& chosen);
 void add_backward_command(CLI::App& app, Command& chosen);
 void add_check_command(CLI::App& app, Command& chosen);
+void add_check_command(CLI::App& app, Command& chosen,
+                       const Runner& runner); ///< of a program that runs cases in its own way
 void add_plan_command(CLI::App& app, Command& chosen);
 void add_bench_command(CLI::App& app, Command& chosen); ///< in builds with FLASHOMP_BUILD_BENCH
 void add_tune_command(CLI::App& app, Command& chosen);  ///< the same

@@ -7,6 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 # What a build with g++, and its tests and benchmarks, need of Debian 12.
 build_packages=(g++ cmake ninja-build git gcc-offload-nvptx libomp-dev libeigen3-dev libgtest-dev libbenchmark-dev
     libcli11-dev nlohmann-json3-dev libfmt-dev)
+# What flashomp::mpi and its tests need besides.
+mpi_packages=(libopenmpi-dev openmpi-bin)
 # What tools/report, which draws the figures, and its test need besides.
 report_packages=(python3 python3-matplotlib)
 # What builds programs against an installed or packed library, in the tests of CI.

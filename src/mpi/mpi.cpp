@@ -1,0 +1,114 @@
+#include "flashomp/mpi.hpp"
+
+#include "engine.hpp"
+
+#include <fmt/format.h>
+
+namespace flashomp::mpi {
+
+namespace {
+
+/// Whether the options let heads be shared out, and what they are called that do not.
+const char* keeps_heads_together(const Options& options)
+{
+    return options.dropout.probability != 0.0
+               ? "dropout"
+               : (options.score_mod ? "score_mod" : (options.block_mask ? "block_mask" : nullptr));
+}
+
+void check_sharding(const Sharding& sharding, int ranks)
+{
+    const auto is_one_of = [](auto value, auto last) { return static_cast<int>(value) <= static_cast<int>(last); };
+    if (!is_one_of(sharding.layout, Layout::zigzag) || !is_one_of(sharding.scheme, Scheme::grid)) {
+        throw Error(fmt::format("layout was {} and scheme {}; they must be members of Layout and Scheme.",
+                                static_cast<int>(sharding.layout), static_cast<int>(sharding.scheme)));
+    }
+    if (sharding.scheme == Scheme::grid ? sharding.heads_ranks < 1 || ranks % sharding.heads_ranks != 0
+                                        : sharding.heads_ranks != 0) {
+        throw Error(fmt::format("heads_ranks was {} with scheme {} and {} ranks; it must divide the ranks with scheme "
+                                "grid, and be 0 else.",
+                                sharding.heads_ranks, name_of(sharding.scheme), ranks));
+    }
+}
+
+/// The scheme: the caller's, or the model's. All ranks find the same.
+Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, int ranks)
+{
+    const char* const together = keeps_heads_together(call.options);
+    if (sharding.scheme == Scheme::automatic) {
+        const Geometry ring(call, whole, sharding.layout, 0, 1);
+        return cheapest(cost_shape(call, ring), together == nullptr);
+    }
+    const int members =
+        sharding.scheme == Scheme::ulysses ? ranks : (sharding.scheme == Scheme::grid ? sharding.heads_ranks : 1);
+    const std::int64_t heads_q = call.args.q.shape.at(static_cast<std::size_t>(call.args.q.rank - 2));
+    if (members > heads_q) {
+        throw Error(fmt::format("{} ranks share out {} heads of q; they must be at most as many as the heads.", members,
+                                heads_q));
+    }
+    if (members > 1 && together != nullptr) {
+        throw NotBuilt(fmt::format("{} was given with heads shared out over {} ranks; allowed are the schemes ring and "
+                                   "all_gather.",
+                                   together, members));
+    }
+    return {sharding.scheme, members, "the caller chose it"};
+}
+
+template <class Args>
+Report alone(const Args& args, const Options& options, Scheme scheme)
+{
+    Report report;
+    report.scheme = scheme == Scheme::automatic ? Scheme::ring : scheme;
+    const double start = MPI_Wtime();
+    if constexpr (std::is_same_v<Args, ForwardArgs>) {
+        report.last = flashomp::forward(args, options);
+    } else {
+        report.last = flashomp::backward(args, options);
+    }
+    report.calls = 1;
+    report.why = "there is one rank";
+    report.seconds = report.seconds_computing = MPI_Wtime() - start;
+    return report;
+}
+
+template <class Args>
+Report run(const Args& args, const Options& options, const Sharding& sharding)
+{
+    Messages messages(sharding.comm);
+    const int rank = messages.rank(), ranks = messages.ranks();
+    if (ranks == 1) {
+        check_sharding(sharding, ranks);
+        return alone(args, options, sharding.scheme);
+    }
+    const double start = MPI_Wtime();
+    const Call call(args, options);
+    const Whole whole = agree(messages, call, sharding);
+    check_sharding(sharding, ranks);
+    expect_everywhere(messages, [&] { validate(call, whole, sharding, rank, ranks); });
+    agree_on_values(messages, call);
+    const Choice choice = choose(call, whole, sharding, ranks);
+    std::unique_ptr<const Geometry> geometry;
+    std::unique_ptr<Engine> engine;
+    expect_everywhere(messages, [&] {
+        geometry = std::make_unique<Geometry>(call, whole, sharding.layout, rank, choice.heads_ranks);
+        engine = call.is_backward ? backward_engine(messages, call, whole, *geometry, choice)
+                                  : forward_engine(messages, call, whole, *geometry, choice);
+    });
+    Report report = engine->run();
+    report.seconds = MPI_Wtime() - start;
+    return report;
+}
+
+} // namespace
+
+Report forward(const ForwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding);
+}
+
+Report backward(const BackwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding);
+}
+
+} // namespace flashomp::mpi

@@ -1,0 +1,209 @@
+// Sharded calls have the results of a single call: under every option, layout and scheme, forward and backward.
+#include "on_ranks.hpp"
+
+#include <array>
+#include <cmath>
+#include <map>
+
+namespace flashomp::testing {
+namespace {
+
+constexpr Shape shape{2, 8, 2, 61, 83, 24, 16};
+
+struct Named {
+    const char* name;
+    std::function<void(AttentionCase&)> set;
+};
+
+std::vector<Named> option_sets(DType dtype)
+{
+    return {
+        {"nothing", [](AttentionCase&) {}},
+        {"top_left", [](AttentionCase& c) { c.options.causal = Causal::top_left; }},
+        {"bottom_right", [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }},
+        {"window",
+         [](AttentionCase& c) {
+             c.options.window = {17, 9};
+         }},
+        {"key_padding", [](AttentionCase& c) { c.add_key_padding(); }},
+        {"sink and mask",
+         [](AttentionCase& c) {
+             c.add_sink();
+             c.mask = random_mask(c.random(), {1, 8, 61, 83}, 16, 0.3, 0.3, 0.5);
+             c.options.mask = std::as_const(c.mask).view();
+         }},
+        {"alibi", [](AttentionCase& c) { c.add_alibi(true); }},
+        {"bias of all",
+         [=](AttentionCase& c) {
+             c.add_bias({false, false, false, false}, dtype);
+         }},
+        {"bias of a head",
+         [](AttentionCase& c) {
+             c.add_bias({true, true, false, false}, DType::float32);
+             c.options.causal = Causal::bottom_right;
+         }},
+        {"bias of keys",
+         [=](AttentionCase& c) {
+             c.add_bias({true, false, true, false}, dtype);
+             c.add_sink();
+         }},
+        {"bias of rows",
+         [](AttentionCase& c) {
+             c.add_bias({false, false, false, true}, DType::float32);
+         }},
+        {"softcap and scale",
+         [](AttentionCase& c) {
+             c.options.softcap = 3.0;
+             c.options.scale = -0.4;
+         }},
+        {"dropout", [](AttentionCase& c) { c.add_dropout(0.3); }},
+        {"all",
+         [](AttentionCase& c) {
+             c.options.causal = Causal::bottom_right;
+             c.options.window = {40, -1};
+             c.options.softcap = 20.0;
+             c.add_key_padding();
+             c.add_sink();
+             c.add_alibi();
+             c.add_bias({true, false, false, false}, DType::float32);
+             c.add_dropout(0.2);
+         }},
+    };
+}
+
+/// The unit roundoff of a dtype.
+double roundoff(DType dtype)
+{
+    return dtype == DType::bfloat16 ? 0x1p-9 : (dtype == DType::float16 ? 0x1p-11 : 0x1p-24);
+}
+
+double largest_of(const std::vector<double>& values)
+{
+    double largest = 0.0;
+    for (const double value : values) {
+        largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
+    }
+    return largest;
+}
+
+/// Every result has at most the error that a single call has, plus one rounding of what was computed in float32.
+void expect_error_of_a_single_call(const AttentionCase& sharded, const Results& single, const Expected& expected)
+{
+    const auto expect = [&](const char* name, const HostTensor& many, const HostTensor& one,
+                            const std::vector<double>& exact) {
+        // A sum over parts has as many float32 roundings as parts: some units of float32 in any dtype.
+        const double rounding = roundoff(many.dtype()) + 8.0 * roundoff(DType::float32);
+        EXPECT_LE(max_error(doubles(many), exact), max_error(doubles(one), exact) + rounding * largest_of(exact))
+            << name;
+    };
+    expect("o", sharded.o, single.o, expected.exact.o);
+    expect("lse", sharded.lse, single.lse, expected.exact.lse);
+    expect("dq", sharded.dq, single.dq, expected.gradients.dq);
+    expect("dk", sharded.dk, single.dk, expected.gradients.dk);
+    expect("dv", sharded.dv, single.dv, expected.gradients.dv);
+}
+
+class ShardedOptions : public ::testing::TestWithParam<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, ShardedOptions, ::testing::Values(DType::float32, DType::bfloat16, DType::float16),
+                         [](const auto& of_test) { return std::string(name_of(of_test.param)); });
+
+TEST_P(ShardedOptions, HaveTheResultsOfASingleCall)
+{
+    const DType dtype = GetParam();
+    for (const Named& options : option_sets(dtype)) {
+        AttentionCase attention(shape, dtype, 28);
+        options.set(attention);
+        static_cast<void>(attention.run(attention.options));
+        Expected expected;
+        if (rank() == 0) {
+            expected = attention.expected();
+            // A part of a row repairs neither LSE nor D (attention.hpp, "Shards"), which dbias and dsink show most.
+            expected.float32_dbias = expected.naive_gradients.dbias;
+            expected.float32_dsink = expected.naive_gradients.dsink;
+        }
+        const Results single = attention.take_results();
+        for (const auto& [name, sharding] : shardings(shape.heads_q, attention.options.dropout.probability == 0.0)) {
+            SCOPED_TRACE(::testing::Message() << options.name << " " << name);
+            OnRanks on_ranks(attention, sharding);
+            on_ranks.o = HostTensor(DType::float32, on_ranks.o.shape(), Fill::poison); // D of backward is exact then
+            static_cast<void>(on_ranks.run());
+            on_ranks.o = io::converted(on_ranks.o, dtype);
+            on_ranks.give_back();
+            if (rank() == 0) {
+                expect_passed(attention.compare(expected));
+                expect_error_of_a_single_call(attention, single, expected);
+            }
+        }
+    }
+}
+
+/// o of 16 bits, written by forward and read by backward.
+TEST_P(ShardedOptions, MayRoundO)
+{
+    const DType dtype = GetParam();
+    AttentionCase attention(shape, dtype, 29);
+    attention.options.causal = Causal::bottom_right;
+    attention.add_sink();
+    attention.poison_outputs();
+    Expected expected;
+    if (rank() == 0) {
+        expected = attention.expected();
+        expected.float32_dsink = expected.naive_gradients.dsink;
+    }
+    for (const auto& [name, sharding] : shardings(shape.heads_q)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        static_cast<void>(on_ranks.run());
+        on_ranks.give_back();
+        if (rank() == 0) {
+            expect_passed(attention.compare(expected));
+        }
+    }
+}
+
+/// Masks whose keys do not begin with a byte, and block masks.
+TEST(ShardedMasks, OfBitsAndOfBlocks)
+{
+    AttentionCase attention(shape, DType::float32, 30);
+    HostTensor mask = random_mask(attention.random(), {1, 1, 61, 83}, 16, 0.3, 0.3, 0.5);
+    attention.options.block_mask = BlockMask::from_mask(std::as_const(mask).view(), 16, 16);
+    static_cast<void>(attention.run(attention.options));
+    const Results single = attention.take_results();
+    const auto expect_close = [&](OnRanks& on_ranks) {
+        static_cast<void>(on_ranks.run());
+        const Results many = on_ranks.all();
+        EXPECT_LE(max_error(doubles(many.o), doubles(single.o)), 2e-6);
+        EXPECT_LE(max_error(doubles(many.dq), doubles(single.dq)), 1e-5);
+        EXPECT_LE(max_error(doubles(many.dk), doubles(single.dk)), 1e-5);
+        EXPECT_LE(max_error(doubles(many.dv), doubles(single.dv)), 1e-5);
+    };
+    for (const auto& [name, sharding] : shardings(shape.heads_q)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        on_ranks.mask = gathered(mask, 2, on_ranks.rows_q());
+        on_ranks.options.block_mask = {};
+        HostTensor bits(DType::bits, {1, 1, on_ranks.mask.shape()[2], 11});
+        const auto* const kept = static_cast<const std::uint8_t*>(on_ranks.mask.data());
+        auto* const bytes = static_cast<std::uint8_t*>(bits.data());
+        for (std::int64_t row = 0; row < bits.shape()[2]; ++row) {
+            for (std::int64_t j = 0; j < 83; ++j) {
+                bytes[row * 11 + j / 8] =
+                    static_cast<std::uint8_t>(bytes[row * 11 + j / 8] | (kept[row * 83 + j] << (j % 8)));
+            }
+        }
+        on_ranks.options.mask = std::as_const(bits).view();
+        expect_close(on_ranks);
+        if (ranks() > 1 && (sharding.scheme == mpi::Scheme::ulysses || sharding.heads_ranks > 1)) {
+            continue; // block masks keep heads together
+        }
+        on_ranks.options.mask = {};
+        if (on_ranks.mask.shape()[2] > 0) {
+            on_ranks.options.block_mask = BlockMask::from_mask(std::as_const(on_ranks.mask).view(), 16, 16);
+        }
+        expect_close(on_ranks);
+    }
+}
+
+} // namespace
+} // namespace flashomp::testing
