@@ -18,6 +18,18 @@ if not _dist.is_available():
     raise ImportError("flashomp.torch.distributed needs a PyTorch with torch.distributed, which this one is built without.")
 
 from ._attention import attention  # noqa: E402
+from .ring_flash_attn import (ring_flash_attn_func, ring_flash_attn_kvpacked_func,  # noqa: E402
+                              ring_flash_attn_qkvpacked_func, ring_flash_attn_varlen_func,
+                              ring_flash_attn_varlen_kvpacked_func, ring_flash_attn_varlen_qkvpacked_func,
+                              zigzag_ring_flash_attn_func, zigzag_ring_flash_attn_kvpacked_func,
+                              zigzag_ring_flash_attn_qkvpacked_func, zigzag_ring_flash_attn_varlen_func,
+                              zigzag_ring_flash_attn_varlen_kvpacked_func,
+                              zigzag_ring_flash_attn_varlen_qkvpacked_func)
 from ._shards import shard, unshard  # noqa: E402
 
-__all__ = ["attention", "shard", "unshard"]
+__all__ = ["attention", "ring_flash_attn_func", "ring_flash_attn_kvpacked_func", "ring_flash_attn_qkvpacked_func",
+           "ring_flash_attn_varlen_func", "ring_flash_attn_varlen_kvpacked_func",
+           "ring_flash_attn_varlen_qkvpacked_func", "shard", "unshard", "zigzag_ring_flash_attn_func",
+           "zigzag_ring_flash_attn_kvpacked_func", "zigzag_ring_flash_attn_qkvpacked_func",
+           "zigzag_ring_flash_attn_varlen_func", "zigzag_ring_flash_attn_varlen_kvpacked_func",
+           "zigzag_ring_flash_attn_varlen_qkvpacked_func"]

@@ -38,16 +38,18 @@ def unshard(tensor: Tensor, dim: int = 1, layout: Layout = "contiguous", group: 
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
 
-    def local() -> None:
+    def shape() -> tuple[int, list[int]]:
         check_layout(layout)
         if tensor.requires_grad and torch.is_grad_enabled():
             raise _core.Error("tensor requires a gradient, which unshard() does not record; give tensor.detach().")
+        axes = list(tensor.shape)
+        return axes.pop(dim), axes
 
-    _, error = guarded(local)
-    other_axes = list(tensor.shape)
-    rows_here = other_axes.pop(dim)
-    same = {"layout": layout, "dim": dim, "tensor's dtype": str(tensor.dtype), "tensor's shape without dim": other_axes}
-    rows: list[int] = agree(group, same, rows_here, error)
+    found, error = guarded(shape)
+    here, axes = found or (0, [])
+    same: dict[str, object] = {"layout": layout, "dim": dim, "the dtype": str(getattr(tensor, "dtype", None)),
+                               "the shape of a row": axes}
+    rows: list[int] = agree(group, same, here, error)
     check_rows("tensor", layout, rows)
     moved = tensor.detach().movedim(dim, 0).contiguous()
     messages = Messages(group)
