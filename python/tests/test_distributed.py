@@ -222,7 +222,7 @@ def test_packed_sequences(ranks, scheme, local):
     ranks(4, packed, scheme, local)
 
 
-def same_as_flash_attn(group, size):
+def same_as_flash_attn(group):
     from flashomp import flash_attn
 
     qkv, dout = draw(1, 2, 41, 3, 4, 8), draw(2, 2, 41, 4, 8)
@@ -261,4 +261,197 @@ def same_as_flash_attn(group, size):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_ring_flash_attention_s_functions(ranks, size):
-    ranks(size, same_as_flash_attn, size)
+    ranks(size, same_as_flash_attn)
+
+
+def raises_everywhere(group, kind, words, changes, common):
+    """A rank's arguments are bad: all ranks raise the same, and the next call works."""
+    rank = dist.get_rank(group)
+    given = {"q": draw(1, 1, 6, 4, 8), "k": draw(2, 1, 5, 2, 8), "v": draw(3, 1, 5, 2, 8), "group": group}
+    good = dict(given)
+    given.update({**common, **(changes if rank == 1 else {})})
+    for _ in range(2):
+        try:
+            ours.attention(**given)
+        except Exception as error:  # noqa: BLE001
+            assert type(error) is kind and words in str(error) and "\n" not in str(error) and str(error).endswith("."), error
+        else:
+            raise AssertionError("nothing was raised")
+        ours.attention(**good)
+
+
+T = torch.zeros
+ON_ONE_RANK = {
+    "no tensor": (TypeError, "rank 1: q was 3.0; it must be a tensor", {"q": 3.0}),
+    "what the library refuses": (flashomp.Error, "rank 1: k has head_dim 7 but q has 8", {"k": T(1, 5, 2, 7), "v": T(1, 5, 2, 7)}),
+    "dtype": (flashomp.Error, "rank 1: ", {"q": T(1, 6, 4, 8, dtype=torch.float64)}),
+    "rows of v": (flashomp.Error, "rank 1: v has 4 rows but k has 5", {"v": T(1, 4, 2, 8)}),
+    "axes": (flashomp.Error, "rank 1: q has 3 axes", {"q": T(6, 4, 8)}),
+    "other dtypes": (flashomp.Error, "q's dtype is 'torch.bfloat16' on rank 1 but 'torch.float32' on rank 0",
+                     {name: T(1, 5, 2, 8).bfloat16() if name != "q" else T(1, 6, 4, 8).bfloat16() for name in "qkv"}),
+    "other heads": (flashomp.Error, "k's heads and head_dim is [4, 8] on rank 1 but [2, 8] on rank 0",
+                    {"k": T(1, 5, 4, 8), "v": T(1, 5, 4, 8)}),
+    "another option": (flashomp.Error, "causal is 'top_left' on rank 1 but 'none' on rank 0", {"causal": "top_left"}),
+    "an option that others lack": (flashomp.Error, "sink is ['torch.float32', 4] on rank 1 but None on rank 0", {"sink": T(4)}),
+    "another layout": (flashomp.Error, "layout is 'zigzag' on rank 1 but 'contiguous' on rank 0", {"layout": "zigzag"}),
+    "another scheme": (flashomp.Error, "scheme is 'all_gather' on rank 1", {"scheme": "all_gather"}),
+    "zigzag": (flashomp.Error, "q has 6 rows on rank 0; of 19 rows over 3 ranks a zigzag layout has 7 there",
+               {"layout": "zigzag", "q": T(1, 7, 4, 8)}),
+    "no such scheme": (flashomp.Error, "rank 1: scheme was 'star'; allowed are", {"scheme": "star"}),
+    "a gradient": (flashomp.Error, "require gradients is ['q'] on rank 1 but [] on rank 0",
+                   {"q": T(1, 6, 4, 8).requires_grad_()}),
+    "seed": (flashomp.Error, "rank 1: seed was 3; it must be (seed, offset)", {"dropout": 0.5, "seed": 3}),
+}
+ON_ALL_RANKS = {
+    "grid": ("heads_ranks was 2; with scheme 'grid' it must be a divisor of the 3 ranks", {"scheme": "grid", "heads_ranks": 2}),
+    "heads_ranks": ("heads_ranks was 3; only scheme 'grid' takes it", {"heads_ranks": 3}),
+    "dropout of heads": ("dropout was given with heads shared out over 3 ranks", {"scheme": "ulysses", "dropout": 0.5}),
+    "few heads": ("q has 2 heads, which 3 ranks cannot share out", {"scheme": "ulysses", "q": T(1, 6, 2, 8)}),
+    "keys of a bias": ("bias has 5 keys; it must have 1 or 15, those of all ranks", {"bias": T(1, 1, 6, 5)}),
+    "rows of a mask": ("mask has 2 rows on rank 0 but q has 6 there", {"mask": T(1, 1, 2, 15, dtype=torch.bool)}),
+    "padding": ("key_padding_mask has 5 keys; it must have 15", {"key_padding_mask": T(1, 5, dtype=torch.bool)}),
+    "starts of q alone": ("Of cu_seqlens_q and cu_seqlens_k one was given", {"cu_seqlens_q": T(2, dtype=torch.int32)}),
+    "a tensor of softcap": ("softcap is a tensor", {"softcap": torch.tensor(1.0)}),
+    "slopes": ("alibi_slopes requires a gradient", {"alibi_slopes": T(4).requires_grad_()}),
+}
+
+
+@pytest.mark.parametrize("name", list(ON_ONE_RANK))
+def test_an_error_of_one_rank_is_raised_on_all(ranks, name):
+    kind, words, changes = ON_ONE_RANK[name]
+    ranks(3, raises_everywhere, kind, words, changes, {"layout": "zigzag"} if name == "zigzag" else {})
+
+
+@pytest.mark.parametrize("name", list(ON_ALL_RANKS))
+def test_errors_are_one_sentence(ranks, name):
+    words, common = ON_ALL_RANKS[name]
+    ranks(3, raises_everywhere, flashomp.Error, words, {}, common)
+
+
+def fails_in_the_middle(group, scheme, function):
+    """One rank's call fails; all ranks raise, none hangs, and the next call works."""
+    q, k, v = (leaf(draw(seed, 1, 12, 4, 8)) for seed in (1, 2, 3))
+    original, calls = getattr(flashomp._calls, function), []
+
+    def failing(q, *arguments, **words):
+        calls.append(q.shape)
+        if q.shape[1] and sum(shape[1] > 0 for shape in calls) == 2 - (scheme in ("gather", "ulysses")):
+            raise MemoryError("no memory is left.")
+        return original(q, *arguments, **words)
+
+    def call():
+        o = ours.attention(q, k, v, group=group, **SCHEMES[scheme])
+        o.sum().backward()
+
+    if dist.get_rank(group) == 2:
+        setattr(flashomp._calls, function, failing)
+    try:
+        with pytest.raises(flashomp.RunFailure, match="^rank 2: no memory is left.$"):
+            call()
+    finally:
+        setattr(flashomp._calls, function, original)
+    q.grad = None
+    call()
+    assert torch.isfinite(q.grad).all()
+
+
+@pytest.mark.parametrize("function", ["attention", "attention_backward"])
+@pytest.mark.parametrize("scheme", ["ring", "gather", "ulysses", "grid"])
+def test_a_failure_in_the_middle_ends_on_all_ranks(ranks, scheme, function):
+    ranks(4, fails_in_the_middle, scheme, function)
+
+
+def sends(group, options, scheme, expected, expected_backward):
+    """Bytes that this rank sends in each pass; keys that nobody sees may hold anything."""
+    from flashomp.torch.distributed import _exchange
+
+    sent, original = [], _exchange.Messages.send
+
+    def send(self, tensor, rank):
+        sent.append(tensor.numel() * tensor.element_size())
+        original(self, tensor, rank)
+
+    rank = dist.get_rank(group)
+    q, k, v = (leaf(draw(seed, 1, 16, 2, 8)) for seed in (1, 2, 3))
+    if rank == 3 and "top_left" in options.values():  # 64 keys beside 48 queries
+        q = leaf(q[:, :0])
+        with torch.no_grad():
+            k.fill_(float("nan")), v.fill_(float("inf"))
+    _exchange.Messages.send = send
+    try:
+        o = ours.attention(q, k, v, group=group, **SCHEMES[scheme], **options)
+        forward = sum(sent)
+        o.sum().backward()
+    finally:
+        _exchange.Messages.send = original
+    block = 2 * 16 * 2 * 8 * 4  # K and V, or dK and dV, of 16 rows, float32
+    assert (forward / block, (sum(sent) - forward) / block) == (expected[rank], expected_backward[rank])
+    for x in (o, q.grad, k.grad, v.grad):
+        assert torch.isfinite(x).all()
+
+
+def test_hidden_blocks_are_not_sent(ranks):
+    # A window of one block: K and V go one hop; in backward they do again, and dK and dV come back.
+    window = {"causal": "bottom_right", "window": (15, 0)}
+    ranks(4, sends, window, "ring", (1, 1, 1, 0), (1, 2, 2, 1))
+    ranks(4, sends, window, "gather", (1, 1, 1, 0), (1, 2, 2, 1))
+    # Causal: block b goes to the last rank; dK and dV follow, and come home from there.
+    ranks(4, sends, {"causal": "bottom_right"}, "ring", (1, 2, 3, 0), (1, 3, 5, 3))
+    # Rank 3's keys are seen by nobody.
+    ranks(4, sends, {"causal": "top_left"}, "ring", (1, 2, 0, 0), (1, 3, 2, 0))
+    ranks(4, sends, {"causal": "top_left"}, "gather", (2, 1, 0, 0), (2, 2, 2, 0))
+
+
+def same_bits(group, scheme):
+    q, k, v, dout = draw(1, 1, 40, 4, 8), draw(2, 1, 40, 2, 8), draw(3, 1, 40, 2, 8), draw(4, 1, 40, 4, 8)
+    first, *others = (run_sharded(group, q, k, v, dout, {"causal": "top_left"}, SCHEMES[scheme]) for _ in range(5))
+    assert all(torch.equal(first[what], other[what]) for other in others for what in first)
+
+
+@pytest.mark.parametrize("scheme", ["zigzag", "gather", "grid"])
+def test_results_have_the_same_bits_in_every_run(ranks, scheme):
+    ranks(4, same_bits, scheme)
+
+
+def what_pytorch_builds_on_it(group):
+    q, k, v = (draw(seed, 1, 8, 2, 8) for seed in (1, 2, 3))
+    wanted = ours.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), group=group)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ours.attention(q, k.bfloat16(), v, group=group), wanted)
+    compiled = torch.compile(lambda q: 2 * ours.attention(2 * q, k, v, group=group), backend="eager")
+    assert torch.equal(compiled(q), 2 * ours.attention(2 * q, k, v, group=group))
+    o = ours.attention(leaf(q), k, v, group=group, dropout=0.5)  # with the seed of rank 0
+    torch.manual_seed(dist.get_rank(group))
+    same = ours.attention(q, k, v, group=group, dropout=0.5, seed=(1, 2))
+    assert torch.equal(same, ours.attention(q, k, v, group=group, dropout=0.5, seed=torch.tensor([1, 2])))
+    assert not torch.equal(o.detach(), same)
+    x = leaf(q)
+    (dq,) = torch.autograd.grad(ours.attention(x, k, v, group=group).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dq.sum().backward()
+
+
+def test_autocast_compile_and_second_derivatives(ranks):
+    ranks(2, what_pytorch_builds_on_it)
+
+
+def round_trip(group):
+    for layout in ("contiguous", "zigzag"):
+        for rows in (0, 1, 7, 24):
+            x = torch.arange(3 * rows * 2).reshape(3, rows, 2)
+            here = ours.shard(x, 1, layout, group)
+            assert torch.equal(ours.unshard(here, 1, layout, group), x)
+            assert torch.equal(ours.unshard(here.transpose(1, 2), -1, layout, group), x.transpose(1, 2))
+    rank = dist.get_rank(group)
+    mine = torch.full((rank, 2), rank, dtype=torch.bool)
+    assert ours.unshard(mine, 0, group=group).shape == (sum(range(dist.get_world_size(group))), 2)
+    with pytest.raises(flashomp.Error, match="^rank 1: tensor requires a gradient"):
+        ours.unshard(torch.zeros(2, requires_grad=rank == 1), 0, group=group)
+    with pytest.raises(flashomp.Error, match="the shape of a row is .2. on rank 1 but .3. on rank 0"):
+        ours.unshard(torch.zeros(2, 3 - (rank == 1)), 0, group=group)
+    with pytest.raises(flashomp.Error, match="layout was 'striped'"):
+        ours.shard(torch.zeros(2), 0, "striped", group)
+
+
+def test_shard_and_unshard(ranks):
+    ranks(3, round_trip)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from ._given import Given, Scheme
 from ._layout import Layout
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: Layout = "contiguous",
               scheme: Scheme = "ring", heads_ranks: int | None = None, scale: float | None = None,
               causal: Literal["none", "top_left", "bottom_right"] = "none", window: tuple[int, int] = (-1, -1),
@@ -50,7 +52,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: L
     all rows, is this rank's part: sum it over ranks, as for every parameter that ranks share (DDP and FSDP do).
     Partial results are float32, are merged and summed in float32 in a fixed order, and are rounded once: the same bits in
     every run. One rank is flashomp.torch.attention.
-    Saves what flashomp.torch.attention does, on the CPU o in float32. Not for graphs of torch.compile.
+    Saves what flashomp.torch.attention does, on the CPU o in float32. Runs outside of torch.compile's graphs.
     Raises, on all ranks, flashomp.Error where ranks differ or an argument is not as documented, before anything is sent;
     TypeError for what is no tensor; flashomp.RunFailure where a call fails in the middle.
     """

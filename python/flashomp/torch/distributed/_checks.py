@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 def check(given: Given) -> None:
-    """Raises Error, or TypeError for what is no tensor, where this rank's arguments are not as documented."""
+    """Raises Error, or TypeError for what is no tensor, where this rank's arguments are not as documented. The tensors have
+    autocast's dtype from here on."""
     for name in ("scale", "softcap", "dropout"):
         if isinstance(getattr(given, name), Tensor):
             raise _core.Error(f"{name} is a tensor, for which flashomp computes no gradient; give float({name}).")
     optional = {name: getattr(given, name) for name in ("bias", "key_padding_mask", "mask", "alibi_slopes", "sink",
                                                         "cu_seqlens_q", "cu_seqlens_k")}
     whole._check(given.q, given.k, given.v, given.window, "bshd", **optional)
+    given.q, given.k, given.v = whole.autocast(given.q, given.k, given.v)
+    given.bias = whole.autocast_bias(given.bias, given.q)
     if given.alibi_slopes is not None and given.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise _core.Error("alibi_slopes requires a gradient, which flashomp does not compute; give "
                           "alibi_slopes.detach().")

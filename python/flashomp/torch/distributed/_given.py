@@ -79,8 +79,6 @@ class Given:
         """Checks all that this rank can check alone, and returns what must be the same on all ranks."""
         self.check_sharding(ranks)
         check(self)
-        self.q, self.k, self.v = whole.autocast(self.q, self.k, self.v)
-        self.bias = whole.autocast_bias(self.bias, self.q)
         return what_must_agree(self)
 
     def own(self) -> Own:

@@ -96,55 +96,58 @@ class Ring:
 
 
 class _RingHome:
-    """dK and dV of a block follow it a step behind, and go home from the last station that it reaches."""
+    """dK and dV of a block follow it a step behind, and go home from the last station that it reaches. The home station
+    keeps its own part, and adds the others' sum to it."""
 
     def __init__(self, stations: Stations, reach: Sequence[int], k: Tensor, v: Tensor) -> None:
         self._stations, self._reach, self._like = stations, reach, (k, v)
         self._messages = Messages(stations.group)
         self._incoming: Pair | None = None
-        self._result: Pair | None = None
+        self._own: Pair | None = None
+        self._others: Pair | None = None
 
     def _computed(self, block: int, step: int) -> bool:
-        """Whether a station of the first step + 1 on the way of a block has computed something."""
+        """Whether a station that the block has reached by this step, other than its home, has computed something."""
         size = len(self._stations.ranks)
-        return any(self._stations.needs[(block + before) % size][block] for before in range(step + 1))
+        return any(self._stations.needs[(block + before) % size][block] for before in range(1, step + 1))
 
-    def _room(self, station: int) -> Pair:
-        k, v = (self._stations.like(x, station, torch.float32) for x in self._like)
+    def _receive(self, messages: Messages, station: int, source: int) -> Pair:
+        """Room for dK and dV of a station's keys, which come from another."""
+        k, v = (messages.receive(self._stations.like(x, station, torch.float32), self._stations.ranks[source])
+                for x in self._like)
         return k, v
 
     def hand_on(self, step: int, mine: Pair | None) -> None:
         stations, size, me = self._stations, len(self._stations.ranks), self._stations.me
+        if step == 0:
+            self._own = mine
+            return
         self._messages.wait()
-        total = mine
-        if self._incoming is not None:
-            total = self._incoming
-            if mine is not None:
-                for sum_, part in zip(total, mine):
-                    sum_ += part
-        self._incoming = None
+        total = _sum(self._incoming, mine)
         source, coming = (me - step) % size, (me - 1 - step) % size
         messages = self._messages = Messages(stations.group)
-        if total is not None and step <= self._reach[source]:
-            if step == 0 and self._reach[source] == 0:
-                self._result = total
-            else:
-                goal = (me + 1) % size if step < self._reach[source] else source
-                for tensor in total:
-                    messages.send(tensor, stations.ranks[goal])
+        if total is not None:
+            goal = (me + 1) % size if step < self._reach[source] else source
+            for tensor in total:
+                messages.send(tensor, stations.ranks[goal])
+        self._incoming = None
         if step < self._reach[coming] and self._computed(coming, step):
-            self._incoming = self._room(coming)
-            for tensor in self._incoming:
-                messages.receive(tensor, stations.ranks[(me - 1) % size])
-        if step > 0 and step == self._reach[me]:
-            self._result = self._room(me)
-            for tensor in self._result:
-                messages.receive(tensor, stations.ranks[(me + step) % size])
+            self._incoming = self._receive(messages, coming, (me - 1) % size)
+        if step == self._reach[me]:
+            self._others = self._receive(messages, me, (me + step) % size)
         messages.start()
 
     def result(self) -> Pair | None:
         self._messages.wait()
-        return self._result
+        return _sum(self._own, self._others)
+
+
+def _sum(one: Pair | None, other: Pair | None) -> Pair | None:
+    if one is None or other is None:
+        return one or other
+    for into, part in zip(one, other):
+        into += part
+    return one
 
 
 class Gather:
@@ -215,11 +218,8 @@ class _GatherHome:
                           for x in self._like])
         messages.start()
         messages.wait()
-        if parts:
-            dk, dv = parts[0]
-            for part_k, part_v in parts[1:]:
-                dk, dv = dk + part_k, dv + part_v
-            self._result = (dk, dv)
+        for dk, dv in parts:
+            self._result = _sum(self._result, (dk, dv))
 
     def result(self) -> Pair | None:
         return self._result
