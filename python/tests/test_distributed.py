@@ -164,9 +164,9 @@ def test_heads_that_ranks_cannot_share_out_evenly(ranks, heads_q, heads_kv):
     ranks(4, heads, heads_q, heads_kv, "zigzag grid")
 
 
-def sixteen_bits(group, dtype, scheme):
+def sixteen_bits(group, dtype, scheme, mean):
     q, dout = draw(1, 2, 61, 4, 16, dtype=dtype), draw(2, 2, 61, 4, 16, dtype=dtype)
-    k, v = draw(3, 2, 83, 2, 16, dtype=dtype), draw(4, 2, 83, 2, 16, dtype=dtype)
+    k, v = draw(3, 2, 83, 2, 16, dtype=dtype), (draw(4, 2, 83, 2, 16) + mean).to(dtype)
     options = {"causal": "bottom_right"}
     exact = reference(*(x.float().numpy() for x in (q, k, v, dout)), **options)
     alone = run(flashomp.torch.attention, q, k, v, dout, options)
@@ -182,8 +182,10 @@ def sixteen_bits(group, dtype, scheme):
 @pytest.mark.parametrize("scheme", ["zigzag", "gather", "grid"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_are_rounded_once(ranks, dtype, scheme):
-    """The error is at most that of one process and one rounding."""
-    ranks(4, sixteen_bits, dtype, scheme)
+    """The error is at most that of one process and one rounding, also where values have a mean, and gradients are
+    differences of large numbers."""
+    ranks(4, sixteen_bits, dtype, scheme, 0.0)
+    ranks(4, sixteen_bits, dtype, scheme, 4.0)
 
 
 def packed(group, scheme, local):

@@ -110,9 +110,7 @@ class Band(NamedTuple):
     lengths_k: tuple[int, ...]
 
     def sees(self, q: Piece, k: Piece) -> bool:
-        """Whether any query of q sees any key of k."""
-        if q.sequence != k.sequence:
-            return False
+        """Whether any query of q sees any key of k, which are of one sequence."""
         delta = self.lengths_k[q.sequence] - self.lengths_q[q.sequence]
         left, right = self.window
         # Query i sees keys [i + low, i + high]; the union over a stretch of queries is an interval, too.
@@ -127,4 +125,7 @@ class Band(NamedTuple):
 
     def pairs(self, q: Sequence[Piece], k: Sequence[Piece]) -> list[tuple[Piece, Piece]]:
         """The pairs of pieces that have something to compute, in a fixed order."""
-        return [(one, other) for one in q for other in k if self.sees(one, other)]
+        of_sequence: dict[int, list[Piece]] = {}
+        for piece in k:
+            of_sequence.setdefault(piece.sequence, []).append(piece)
+        return [(one, other) for one in q for other in of_sequence.get(one.sequence, ()) if self.sees(one, other)]
