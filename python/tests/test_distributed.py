@@ -188,13 +188,15 @@ def test_sixteen_bits_are_rounded_once(ranks, dtype, scheme):
     ranks(4, sixteen_bits, dtype, scheme, 4.0)
 
 
-def packed(group, scheme, local):
+def packed(group, scheme, local, with_bias):
     starts_q, starts_k = [0, 13, 13, 47, 60, 60], [0, 20, 25, 52, 52, 71]
     layout, ranks, rank = SCHEMES[scheme].get("layout", "contiguous"), dist.get_world_size(group), dist.get_rank(group)
     q, dout = draw(1, 60, 4, 8), draw(2, 60, 4, 8)
     k, v = draw(3, 71, 2, 8), draw(4, 71, 2, 8)
     as_tensor = lambda starts: torch.tensor(starts, dtype=torch.int32)  # noqa: E731
     options = {"causal": "bottom_right", "window": (11, 2), "alibi_slopes": draw(5, 5, 4).abs(), "sink": draw(6, 4)}
+    if with_bias:  # of the longest sequences, 34 queries and 27 keys
+        options = {"bias": draw(7, 5, 4, 34, 27), "mask": draw(8, 1, 1, 34, 27) > -1, "key_padding_mask": draw(9, 5, 27) > -1}
     expected = run(flashomp.torch.attention, q, k, v, dout,
                    {**options, "cu_seqlens_q": as_tensor(starts_q), "cu_seqlens_k": as_tensor(starts_k)})
 
@@ -211,8 +213,9 @@ def packed(group, scheme, local):
     given = {**options, "cu_seqlens_q": ours_q, "cu_seqlens_k": ours_k, "cu_seqlens_are": "local" if local else "whole"}
     got = run(lambda *qkv, **words: ours.attention(*qkv, group=group, **SCHEMES[scheme], **words), q[rows], k[columns],
               v[columns], dout[rows], given)
-    dist.all_reduce(got["dsink"], group=group)
-    assert_close(got["dsink"], expected["dsink"], 1e-5)
+    for parameter in {"dsink", "dbias"} & got.keys():
+        dist.all_reduce(got[parameter], group=group)
+        assert_close(got[parameter], expected[parameter], 1e-5)
     for what, here in (("o", rows), ("dq", rows), ("dk", columns), ("dv", columns)):
         assert_close(got[what], expected[what][here], 1e-5)
     assert_close(got["lse"], expected["lse"][:, rows], 2e-6)
@@ -221,7 +224,8 @@ def packed(group, scheme, local):
 @pytest.mark.parametrize("local", [False, True], ids=["whole", "local"])
 @pytest.mark.parametrize("scheme", list(SCHEMES))
 def test_packed_sequences(ranks, scheme, local):
-    ranks(4, packed, scheme, local)
+    ranks(4, packed, scheme, local, False)
+    ranks(4, packed, scheme, local, True)
 
 
 def same_as_flash_attn(group):
@@ -312,6 +316,19 @@ ON_ALL_RANKS = {
     "keys of a bias": ("bias has 5 keys; it must have 1 or 15, those of all ranks", {"bias": T(1, 1, 6, 5)}),
     "rows of a mask": ("mask has 2 rows on rank 0 but q has 6 there", {"mask": T(1, 1, 2, 15, dtype=torch.bool)}),
     "padding": ("key_padding_mask has 5 keys; it must have 15", {"key_padding_mask": T(1, 5, dtype=torch.bool)}),
+    "bias of packed": ("bias has 3 rows; it must have 1 or 18, those of the longest sequence",
+                       {**{name: T(6, 2, 8) for name in "qkv"}, "bias": T(1, 1, 3, 1),
+                        **{f"cu_seqlens_{name}": torch.tensor([0, 6], dtype=torch.int32) for name in "qk"},
+                        "cu_seqlens_are": "local"}),
+    "padding of packed": ("key_padding_mask has 7 keys; it must have 18, those of the longest sequence",
+                          {**{name: T(6, 2, 8) for name in "qkv"}, "key_padding_mask": T(1, 7, dtype=torch.bool),
+                           **{f"cu_seqlens_{name}": torch.tensor([0, 18], dtype=torch.int32) for name in "qk"}}),
+    "slopes of packed": ("alibi_slopes has 2 sequences but cu_seqlens_q has 1; they must be equal",
+                         {**{name: T(6, 2, 8) for name in "qkv"}, "alibi_slopes": T(2, 2),
+                          **{f"cu_seqlens_{name}": torch.tensor([0, 18], dtype=torch.int32) for name in "qk"}}),
+    "dropout of packed": ("dropout was given with cu_seqlens",
+                          {**{name: T(6, 2, 8) for name in "qkv"}, "dropout": 0.5,
+                           **{f"cu_seqlens_{name}": torch.tensor([0, 18], dtype=torch.int32) for name in "qk"}}),
     "starts of q alone": ("Of cu_seqlens_q and cu_seqlens_k one was given", {"cu_seqlens_q": T(2, dtype=torch.int32)}),
     "a tensor of softcap": ("softcap is a tensor", {"softcap": torch.tensor(1.0)}),
     "slopes": ("alibi_slopes requires a gradient", {"alibi_slopes": T(4).requires_grad_()}),

@@ -39,17 +39,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: L
     scale, causal, window, softcap: as for one process, with positions and lengths of the whole sequence.
     alibi_slopes: float32 [Hq] or [B, Hq]; sink: float32 [Hq]; key_padding_mask: bool [B, Nk]: of the whole, the same on
     every rank.
-    bias, mask: [1|B, 1|Hq, 1|Nq_local, 1|Nk]: this rank's rows, and all keys. One row on every rank is for all rows.
+    bias, mask: [1|B, 1|Hq, 1|Nq_local, 1|Nk]: this rank's rows, and all keys. One row on every rank is for all rows. Of packed
+    sequences Nq and Nk are the longest, all rows are there, and every rank has the same.
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1]; q, k and v are packed then, [rows, heads, ...]. cu_seqlens_are
     "whole": those of all rows, the same on every rank, and the layout shares out rows wherever sequences begin and end;
-    "local": those of this rank's rows, and the layout shares out every sequence by itself. Without bias, mask,
-    key_padding_mask and dropout.
+    "local": those of this rank's rows, and the layout shares out every sequence by itself.
     dropout, seed: the mask is that of one process; seed as in flashomp.torch.attention, and where none is given that of rank
-    0's generator. Not where heads are shared out.
+    0's generator. Not where heads are shared out or sequences are packed.
     return_lse: returns (o, lse), lse float32 [B, Hq, Nq_local], packed [Hq, rows]; it has no gradient.
 
-    Gradients go to q, k, v, bias and sink, as those of the sum of all ranks' losses. That of sink, and of a bias that is for
-    all rows, is this rank's part: sum it over ranks, as for every parameter that ranks share (DDP and FSDP do).
+    Gradients go to q, k, v, bias and sink, as those of the sum of all ranks' losses. That of sink, and of a bias that is the
+    same on all ranks, is this rank's part: sum it over ranks, as for every parameter that ranks share (DDP and FSDP do).
     Partial results are float32, are merged and summed in float32 in a fixed order, and are rounded once: the same bits in
     every run. One rank is flashomp.torch.attention.
     Saves what flashomp.torch.attention does, on the CPU o in float32. Runs outside of torch.compile's graphs.

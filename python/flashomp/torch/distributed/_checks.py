@@ -57,9 +57,6 @@ def check(given: Given) -> None:
 
 
 def _check_packed(given: Given) -> None:
-    for name in ("bias", "mask", "key_padding_mask"):
-        if getattr(given, name) is not None:
-            raise _core.Error(f"{name} was given with cu_seqlens; packed sequences over several ranks take none.")
     if given.dropout != 0.0:
         raise _core.Error("dropout was given with cu_seqlens; packed sequences over several ranks take none, since calls do "
                           "not know the numbers of their sequences.")
@@ -77,24 +74,25 @@ def _check_packed(given: Given) -> None:
         counts.append(len(values) - 1)
     if counts[0] != counts[1]:
         raise _core.Error(f"cu_seqlens_k has {counts[1]} sequences but cu_seqlens_q has {counts[0]}; they must be equal.")
-    slopes = given.alibi_slopes
-    if slopes is not None and slopes.dim() == 2 and slopes.size(0) != counts[0]:
-        raise _core.Error(f"alibi_slopes has {slopes.size(0)} sequences but cu_seqlens_q has {counts[0]}; they must be equal.")
+    for name, allowed in (("alibi_slopes", (counts[0],)), ("key_padding_mask", (counts[0],)), ("bias", (1, counts[0])),
+                          ("mask", (1, counts[0]))):
+        x = getattr(given, name)
+        if x is not None and x.dim() > 1 and x.size(0) not in allowed:
+            raise _core.Error(f"{name} has {x.size(0)} sequences but cu_seqlens_q has {counts[0]}; they must be equal.")
 
 
 def _trial(given: Given) -> None:
     """A call without rows: the library checks all that does not depend on lengths, and computes nothing."""
-    tensors: dict[str, Any] = {"alibi_slopes": given.alibi_slopes}
     q, k, v = (x.detach() for x in (given.q, given.k, given.v))
-    if given.cu_seqlens_q is not None:
+    packed = given.cu_seqlens_q is not None
+    if packed:
         q, k, v = q[None], k[None], v[None]
-        if given.alibi_slopes is not None and given.alibi_slopes.dim() == 2:
-            tensors["alibi_slopes"] = given.alibi_slopes[:1]
-    for name in ("bias", "mask"):
+    tensors: dict[str, Any] = {}
+    for name, lengths in (("bias", 2), ("mask", 2), ("key_padding_mask", 1), ("alibi_slopes", 0), ("sink", 0)):
         x = getattr(given, name)
-        tensors[name] = None if x is None else x.detach()[:, :, :0, :0]
-    tensors["key_padding_mask"] = None if given.key_padding_mask is None else given.key_padding_mask[..., :0]
-    tensors["sink"] = None if given.sink is None else given.sink.detach()
+        if x is not None:
+            of_one = x.detach()[:1] if packed and name != "sink" and x.dim() > 1 else x.detach()
+            tensors[name] = of_one[(..., *(slice(0, 0),) * lengths)]
     seed = None if given.seed is None else whole._seed_of(given.seed).tolist()
     _calls.attention(q[:, :0], k[:, :0], v[:, :0], **tensors, **given.options(seed))
 
@@ -114,10 +112,12 @@ def what_must_agree(given: Given) -> dict[str, Any]:
     same["window"] = [int(bound) for bound in given.window]
     same["seed"] = None if given.seed is None else whole._seed_of(given.seed).tolist()
     # Extents, since a rank's values may be its own; of bias and mask those axes that are whole on every rank.
-    for name, axes in (("bias", (0, 1, 3)), ("mask", (0, 1, 3)), ("key_padding_mask", (0, 1)), ("alibi_slopes", None),
-                       ("sink", None)):
+    for name in ("bias", "mask", "key_padding_mask", "alibi_slopes", "sink"):
         x = getattr(given, name)
-        same[name] = None if x is None else [str(x.dtype), *(x.shape if axes is None else (x.size(axis) for axis in axes))]
+        extents = [] if x is None else list(x.shape)
+        if name in ("bias", "mask") and x is not None and given.cu_seqlens_q is None:
+            del extents[2]
+        same[name] = None if x is None else [str(x.dtype), *extents]
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         x = getattr(given, name)
         values = None if x is None else x.tolist()
@@ -130,9 +130,16 @@ def what_must_agree(given: Given) -> dict[str, Any]:
     return same
 
 
-def has_rows(name: str, extents: Sequence[int | None], rows: Sequence[int]) -> bool:
-    """Whether a bias or mask has the rows of each rank, and not one row for all. Every rank finds the same."""
-    if extents[0] is None or (all(extent == 1 for extent in extents) and any(here != 1 for here in rows)):
+def has_rows(name: str, extents: Sequence[int | None], rows: Sequence[int], longest: int | None) -> bool:
+    """Whether a bias or mask has the rows of each rank, and not one row for all, or where sequences are packed those of the
+    longest sequence. Every rank finds the same."""
+    if extents[0] is None:
+        return False
+    if longest is not None:
+        if extents[0] not in (1, longest):
+            raise _core.Error(f"{name} has {extents[0]} rows; it must have 1 or {longest}, those of the longest sequence.")
+        return False
+    if all(extent == 1 for extent in extents) and any(here != 1 for here in rows):
         return False
     for rank, (extent, here) in enumerate(zip(extents, rows)):
         if extent != here:
@@ -142,9 +149,10 @@ def has_rows(name: str, extents: Sequence[int | None], rows: Sequence[int]) -> b
 
 
 def key_extents(given: Given, keys: int) -> None:
-    """Raises Error where options do not have all keys of the whole sequence. Every rank finds the same."""
+    """Raises Error where options do not have all keys of the whole sequence, or of the longest one. Every rank finds the
+    same."""
     for name, allowed in (("bias", (1, keys)), ("mask", (1, keys)), ("key_padding_mask", (keys,))):
         x = getattr(given, name)
         if x is not None and x.size(-1) not in allowed:
-            raise _core.Error(f"{name} has {x.size(-1)} keys; it must have {' or '.join(map(str, allowed))}, those of all "
-                              "ranks together.")
+            whose = "all ranks together" if given.cu_seqlens_q is None else "the longest sequence"
+            raise _core.Error(f"{name} has {x.size(-1)} keys; it must have {' or '.join(map(str, allowed))}, those of {whose}.")

@@ -94,14 +94,15 @@ class Given:
     def plan(self, group: Group, rank: int, answers: Sequence[Own]) -> Plan:
         """Every rank makes the same decisions, and finds the same errors."""
         ranks, layout, heads_ranks = len(answers), self.layout, self.heads_ranks or 1
+        packed = self.cu_seqlens_q is not None
         segments_q, lengths_q = _segments("q", layout, [own.rows_q for own in answers], [own.starts_q for own in answers],
                                           _list(self.cu_seqlens_q))
         segments_k, lengths_k = _segments("k", layout, [own.rows_k for own in answers], [own.starts_k for own in answers],
                                           _list(self.cu_seqlens_k))
-        key_extents(self, sum(lengths_k))
-        rows_q = [own.rows_q for own in answers]
-        bias_has_rows = has_rows("bias", [own.bias_rows for own in answers], rows_q)
-        mask_has_rows = has_rows("mask", [own.mask_rows for own in answers], rows_q)
+        key_extents(self, max(lengths_k, default=0))
+        rows_q, longest = [own.rows_q for own in answers], max(lengths_q, default=0) if packed else None
+        bias_has_rows = has_rows("bias", [own.bias_rows for own in answers], rows_q, longest)
+        mask_has_rows = has_rows("mask", [own.mask_rows for own in answers], rows_q, longest)
 
         band = Band(self.causal, (int(self.window[0]), int(self.window[1])), lengths_q, lengths_k)
         station, me = divmod(rank, heads_ranks)
@@ -118,7 +119,7 @@ class Given:
                     Members(group, members, me, [segments_q[member] for member in members]),
                     Members(group, members, me, [segments_k[member] for member in members]),
                     Gather(stations) if self.scheme == "all_gather" else Ring(stations), pieces_q[station], band,
-                    self.options(answers[0].seed), self.cu_seqlens_q is not None, bias_has_rows, mask_has_rows)
+                    self.options(answers[0].seed), packed, bias_has_rows, mask_has_rows)
 
     def options(self, seed: Sequence[int] | None) -> dict[str, Any]:
         """What is no tensor, as the library takes it."""

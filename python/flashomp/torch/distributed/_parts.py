@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from .._operators import _unit_stride
 from ._layout import Band, Piece
 from ._ring import Block
 
+Stretches = Sequence[tuple[int, int]]
 
 @dataclass
 class Part:
-    """What all calls of a rank share. Tensors have this rank's heads and rows of queries, and all keys.
+    """What all calls of a rank share. Tensors have this rank's heads and rows of queries, and all keys; where sequences are
+    packed, all rows of the longest one, too.
 
     heads: of q and of k, for each call; packed: whether sequences lie in one tensor, one after the other.
     """
@@ -51,44 +53,52 @@ class Part:
             slopes = self.alibi_slopes[..., heads]
             options["alibi_slopes"] = slopes[q.sequence:q.sequence + 1] if self.packed and slopes.dim() == 2 else slopes
         if self.key_padding_mask is not None:
-            options["key_padding_mask"] = _keys(self.key_padding_mask, k)
+            options["key_padding_mask"] = _select(self._of_sequence(self.key_padding_mask, q), 1, k.stretches)
         if self.mask is not None:
-            options["mask"] = _part_of(self.mask, q, k, heads)
+            options["mask"] = self.part_of(self.mask, q, k, heads)
         if self.bias is not None:
             # In float32, so that its gradient is: parts of it are summed.
-            options["bias"] = _unit_stride(_part_of(self.bias, q, k, heads).float())
+            options["bias"] = _unit_stride(self.part_of(self.bias, q, k, heads).float())
         if with_sink and self.sink is not None:
             options["sink"] = self.sink[heads]
         return options
 
+    def _of_sequence(self, x: Tensor, q: Piece) -> Tensor:
+        """Of packed sequences, that of a piece; x itself where one is for all."""
+        return x[q.sequence:q.sequence + 1] if self.packed and x.size(0) > 1 else x
 
-def _keys(x: Tensor, k: Piece) -> Tensor:
-    """The columns of a piece; x itself where one column is for all keys."""
-    if x.size(-1) == 1:
+    def _rows(self, q: Piece) -> Stretches:
+        """A piece's rows in a bias: those of its tensor, and where sequences are packed their positions."""
+        return q.stretches if self.packed else ((q.rows.start, q.rows.stop - q.rows.start),)
+
+    def part_of(self, x: Tensor, q: Piece, k: Piece, heads: slice) -> Tensor:
+        """The part of a bias or mask [1|B, 1|heads, 1|rows, 1|keys] that a call sees."""
+        x = self._of_sequence(x, q)
+        x = x if x.size(1) == 1 else x[:, heads]
+        return _select(_select(x, 2, self._rows(q)), 3, k.stretches)
+
+    def add_part(self, x: Tensor, part: Tensor, q: Piece, k: Piece, heads: slice) -> None:
+        """Adds to what part_of() gives."""
+        x = self._of_sequence(x, q)
+        x = x if x.size(1) == 1 else x[:, heads]
+        for rows, rows_of_part in _places(self._rows(q), x.size(2)):
+            for keys, keys_of_part in _places(k.stretches, x.size(3)):
+                x[:, :, rows, keys] += part[:, :, rows_of_part, keys_of_part]
+
+
+def _select(x: Tensor, axis: int, stretches: Stretches) -> Tensor:
+    """The rows or keys of a piece; x itself where one is for all."""
+    if x.size(axis) == 1:
         return x
-    columns = [x.narrow(-1, first, count) for first, count in k.stretches]
-    return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+    found = [x.narrow(axis, first, count) for first, count in stretches]
+    return found[0] if len(found) == 1 else torch.cat(found, axis)
 
 
-def _rows_and_heads(x: Tensor, q: Piece, heads: slice) -> Tensor:
-    x = x if x.size(1) == 1 else x[:, heads]
-    return x if x.size(2) == 1 else x[:, :, q.rows]
-
-
-def _part_of(x: Tensor, q: Piece, k: Piece, heads: slice) -> Tensor:
-    """The part of a bias or mask [1|B, 1|heads, 1|rows, 1|keys] that a call sees."""
-    return _keys(_rows_and_heads(x, q, heads), k)
-
-
-def _add_part(x: Tensor, part: Tensor, q: Piece, k: Piece, heads: slice) -> None:
-    """Adds to what _part_of() gives."""
-    x = _rows_and_heads(x, q, heads)
-    if x.size(-1) == 1:
-        x += part
-        return
+def _places(stretches: Stretches, extent: int) -> Iterator[tuple[slice, slice]]:
+    """Where each stretch lies in a tensor, and in what _select() makes of the tensor."""
     begin = 0
-    for first, count in k.stretches:
-        x[..., first:first + count] += part[..., begin:begin + count]
+    for first, count in stretches if extent > 1 else ((0, 1),):
+        yield slice(first, first + count), slice(begin, begin + count)
         begin += count
 
 
@@ -145,7 +155,7 @@ def backward_block(part: Part, q: Tensor, block: Block, o: Tensor, lse: Tensor, 
             dk[columns] += gradients.dk
             dv[columns] += gradients.dv
             if sums.dbias is not None:
-                _add_part(sums.dbias, gradients.dbias, piece, keys, heads_q)
+                part.add_part(sums.dbias, gradients.dbias, piece, keys, heads_q)
             if with_sink and sums.dsink is not None:
                 sums.dsink[heads_q] += gradients.dsink
     return dk, dv
