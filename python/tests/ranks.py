@@ -1,5 +1,6 @@
 """For test_distributed.py: processes that are the ranks of torch.distributed over gloo, started once for all tests."""
 
+import os
 import traceback
 
 import torch
@@ -12,6 +13,7 @@ PATIENCE = 60
 
 def _serve(rank, world, store, pipe):
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's own name need not resolve
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     groups = {size: dist.new_group(list(range(size))) for size in range(1, world + 1)}
     while True:

@@ -136,7 +136,8 @@ def uneven(group, rows, columns, scheme, causal):
 
 
 @pytest.mark.parametrize("scheme", ["ring", "gather", "grid"])
-@pytest.mark.parametrize("rows, columns", [((0, 10, 1, 26), (5, 0, 40, 3)), ((7, 0, 0, 0), (0, 0, 0, 9)), ((0,) * 4, (1,) * 4)])
+@pytest.mark.parametrize("rows, columns", [((0, 10, 1, 26), (5, 0, 40, 3)), ((7, 0, 0, 0), (0, 0, 0, 9)),
+                                           ((0, 0, 0, 0), (1, 1, 1, 1))])
 def test_shards_of_any_lengths(ranks, rows, columns, scheme):
     ranks(4, uneven, rows, columns, scheme, "bottom_right")
     ranks(4, uneven, rows, columns, scheme, "top_left")
@@ -289,7 +290,8 @@ def raises_everywhere(group, kind, words, changes, common):
 T = torch.zeros
 ON_ONE_RANK = {
     "no tensor": (TypeError, "rank 1: q was 3.0; it must be a tensor", {"q": 3.0}),
-    "what the library refuses": (flashomp.Error, "rank 1: k has head_dim 7 but q has 8", {"k": T(1, 5, 2, 7), "v": T(1, 5, 2, 7)}),
+    "what the library refuses": (flashomp.Error, "rank 1: k has head_dim 7 but q has 8",
+                                 {"k": T(1, 5, 2, 7), "v": T(1, 5, 2, 7)}),
     "dtype": (flashomp.Error, "rank 1: ", {"q": T(1, 6, 4, 8, dtype=torch.float64)}),
     "rows of v": (flashomp.Error, "rank 1: v has 4 rows but k has 5", {"v": T(1, 4, 2, 8)}),
     "axes": (flashomp.Error, "rank 1: q has 3 axes", {"q": T(6, 4, 8)}),
@@ -298,7 +300,8 @@ ON_ONE_RANK = {
     "other heads": (flashomp.Error, "k's heads and head_dim is [4, 8] on rank 1 but [2, 8] on rank 0",
                     {"k": T(1, 5, 4, 8), "v": T(1, 5, 4, 8)}),
     "another option": (flashomp.Error, "causal is 'top_left' on rank 1 but 'none' on rank 0", {"causal": "top_left"}),
-    "an option that others lack": (flashomp.Error, "sink is ['torch.float32', 4] on rank 1 but None on rank 0", {"sink": T(4)}),
+    "an option that others lack": (flashomp.Error, "sink is ['torch.float32', 4] on rank 1 but None on rank 0",
+                                   {"sink": T(4)}),
     "another layout": (flashomp.Error, "layout is 'zigzag' on rank 1 but 'contiguous' on rank 0", {"layout": "zigzag"}),
     "another scheme": (flashomp.Error, "scheme is 'all_gather' on rank 1", {"scheme": "all_gather"}),
     "zigzag": (flashomp.Error, "q has 6 rows on rank 0; of 19 rows over 3 ranks a zigzag layout has 7 there",
@@ -309,7 +312,8 @@ ON_ONE_RANK = {
     "seed": (flashomp.Error, "rank 1: seed was 3; it must be (seed, offset)", {"dropout": 0.5, "seed": 3}),
 }
 ON_ALL_RANKS = {
-    "grid": ("heads_ranks was 2; with scheme 'grid' it must be a divisor of the 3 ranks", {"scheme": "grid", "heads_ranks": 2}),
+    "grid": ("heads_ranks was 2; with scheme 'grid' it must be a divisor of the 3 ranks",
+             {"scheme": "grid", "heads_ranks": 2}),
     "heads_ranks": ("heads_ranks was 3; only scheme 'grid' takes it", {"heads_ranks": 3}),
     "dropout of heads": ("dropout was given with heads shared out over 3 ranks", {"scheme": "ulysses", "dropout": 0.5}),
     "few heads": ("q has 2 heads, which 3 ranks cannot share out", {"scheme": "ulysses", "q": T(1, 6, 2, 8)}),
@@ -419,6 +423,31 @@ def test_hidden_blocks_are_not_sent(ranks):
     # Rank 3's keys are seen by nobody.
     ranks(4, sends, {"causal": "top_left"}, "ring", (1, 2, 0, 0), (1, 3, 2, 0))
     ranks(4, sends, {"causal": "top_left"}, "gather", (2, 1, 0, 0), (2, 2, 2, 0))
+
+
+def keys_travel_while_a_block_is_computed(group):
+    from flashomp.torch.distributed import _exchange, _function
+
+    events, messages, original = [], _exchange.Messages, (_exchange.Messages.start, _exchange.Messages.wait,
+                                                          _function.forward_block)
+
+    def noting(name, function):
+        def noted(*arguments):
+            if not isinstance(arguments[0], messages) or arguments[0]._operations:
+                events.append(name)
+            return function(*arguments)
+        return noted
+
+    messages.start, messages.wait, _function.forward_block = map(noting, ("start", "wait", "compute"), original)
+    try:
+        ours.attention(*(draw(seed, 1, 8, 2, 8) for seed in (1, 2, 3)), group=group)
+    finally:
+        messages.start, messages.wait, _function.forward_block = original
+    assert events == ["start", "compute", "wait"] * 2 + ["compute"]
+
+
+def test_keys_travel_while_a_block_is_computed(ranks):
+    ranks(3, keys_travel_while_a_block_is_computed)
 
 
 def same_bits(group, scheme):

@@ -155,4 +155,5 @@ def key_extents(given: Given, keys: int) -> None:
         x = getattr(given, name)
         if x is not None and x.size(-1) not in allowed:
             whose = "all ranks together" if given.cu_seqlens_q is None else "the longest sequence"
-            raise _core.Error(f"{name} has {x.size(-1)} keys; it must have {' or '.join(map(str, allowed))}, those of {whose}.")
+            wanted = " or ".join(map(str, allowed))
+            raise _core.Error(f"{name} has {x.size(-1)} keys; it must have {wanted}, those of {whose}.")

@@ -94,8 +94,8 @@ class Sharded(torch.autograd.Function):
         expect_no_failure(plan.group, error, q.device)
         sink_alone(part, lse)
         rounded = o.to(q.dtype)
-        # On the host backward reads a float32 o beside inputs of 16 bits, which keeps Σ dO∘O exact; a GPU's tensor
-        # machines do not.
+        # On the host backward reads a float32 o beside inputs of 16 bits, so that rounding o takes nothing from Σ dO∘O; a
+        # GPU's tensor machines do not.
         ctx.save_for_backward(q, k, v, o if q.device.type == "cpu" else rounded, lse, bias, sink, alibi_slopes,
                               key_padding_mask, mask)
         lse_rows = plan.members_q.to_rows(with_heads_inside(lse)[..., None], heads.q, all_q)[..., 0]
@@ -111,7 +111,8 @@ class Sharded(torch.autograd.Function):
         with_dbias, with_dsink = ctx.needs_input_grad[4:6]
         dout = _unit(plan.members_q.to_heads(dout.to(q.dtype), plan.heads.q))
         part = plan.part(bias, sink, alibi_slopes, key_padding_mask, mask)
-        sums = Sums(_zeros(q), _zeros(bias) if with_dbias else None, _zeros(sink[plan.heads.q[plan.me]]) if with_dsink else None)
+        own_sink = part.sink if with_dsink else None
+        sums = Sums(_zeros(q), _zeros(bias) if with_dbias else None, None if own_sink is None else _zeros(own_sink))
         home, error = plan.route.home(k, v), None
         for step, block in enumerate(plan.route.travel(k, v)):
             mine = None

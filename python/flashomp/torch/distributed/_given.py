@@ -145,8 +145,8 @@ def _segments(name: str, layout: Layout, rows: list[int], local: Sequence[list[i
     if local[0] is None:
         check_rows(name, layout, rows)
         if starts[-1] != sum(rows):
-            raise _core.Error(f"cu_seqlens_{name} ends at {starts[-1]}, but {name} has {sum(rows)} rows on all ranks together; "
-                              "they must be equal.")
+            raise _core.Error(f"cu_seqlens_{name} ends at {starts[-1]}, but {name} has {sum(rows)} rows on all ranks "
+                              "together; they must be equal.")
         return ([cut(segments_of(layout, rank, rows), starts) for rank in ranks],
                 tuple(end - start for start, end in zip(starts[:-1], starts[1:])))
     segments: list[list[Segment]] = [[] for _ in ranks]

@@ -15,6 +15,7 @@ from ._ring import Block
 
 Stretches = Sequence[tuple[int, int]]
 
+
 @dataclass
 class Part:
     """What all calls of a rank share. Tensors have this rank's heads and rows of queries, and all keys; where sequences are
