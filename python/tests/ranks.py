@@ -17,16 +17,12 @@ def _serve(rank, world, store, pipe):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     groups = {size: dist.new_group(list(range(size))) for size in range(1, world + 1)}
     while True:
-        task = pipe.recv()
-        if task is None:
-            break
-        function, size, arguments = task
+        function, size, arguments = pipe.recv()
         try:
             function(groups[size], *arguments)
             pipe.send(None)
         except BaseException:  # noqa: BLE001
             pipe.send(traceback.format_exc())
-    dist.destroy_process_group()
 
 
 class Ranks:
@@ -48,18 +44,16 @@ class Ranks:
         failures = []
         for rank, pipe in enumerate(self.pipes[:size]):
             if not pipe.poll(PATIENCE):
-                self.close(kill=True)
+                self.close()
                 raise AssertionError(f"rank {rank} hangs in {function.__name__}{arguments}; others say: {failures}")
             text = pipe.recv()
             if text is not None:
                 failures.append(f"rank {rank} of {size}:\n{text}")
         assert not failures, "\n".join(failures)
 
-    def close(self, kill=False):
-        for pipe, process in zip(self.pipes, self.processes):
-            if kill:
-                process.kill()
-            elif process.is_alive():
-                pipe.send(None)
+    def close(self):
+        """Ends the processes, which have nothing to tidy up."""
         for process in self.processes:
-            process.join(PATIENCE)
+            process.kill()
+        for process in self.processes:
+            process.join()
