@@ -15,7 +15,8 @@ def _serve(rank, world, store, pipe):
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's own name need not resolve
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    groups = {size: dist.new_group(list(range(size))) for size in range(1, world + 1)}
+    # The last processes, so that a rank of a group is not the rank of its process.
+    groups = {size: dist.new_group(list(range(world - size, world))) for size in range(1, world + 1)}
     while True:
         function, size, arguments = pipe.recv()
         try:
@@ -38,11 +39,12 @@ class Ranks:
             self.processes.append(process)
 
     def __call__(self, size, function, *arguments):
-        """Runs function(group, *arguments) on the first `size` ranks, and fails where it fails on one of them."""
-        for pipe in self.pipes[:size]:
+        """Runs function(group, *arguments) on a group of `size` ranks, and fails where it fails on one of them."""
+        pipes = self.pipes[len(self.pipes) - size:]
+        for pipe in pipes:
             pipe.send((function, size, arguments))
         failures = []
-        for rank, pipe in enumerate(self.pipes[:size]):
+        for rank, pipe in enumerate(pipes):
             if not pipe.poll(PATIENCE):
                 self.close()
                 raise AssertionError(f"rank {rank} hangs in {function.__name__}{arguments}; others say: {failures}")
