@@ -1,5 +1,6 @@
 #include "sharding.hpp"
 
+#include "even_part.hpp"
 #include "masks.hpp"
 
 #include <algorithm>
@@ -37,11 +38,8 @@ std::int64_t pairs_in(const offload::Band& whole, const Interval& queries, const
 std::array<Stretch, 2> shard(Layout layout, std::int64_t rank, std::int64_t ranks, std::int64_t length)
 {
     const std::int64_t chunks = layout == Layout::zigzag ? 2 * ranks : ranks;
-    const auto chunk = [&](std::int64_t index) -> Stretch {
-        const std::int64_t first = index * length / chunks;
-        return {first, (index + 1) * length / chunks - first};
-    };
-    return {chunk(rank), layout == Layout::zigzag ? chunk(chunks - 1 - rank) : Stretch{}};
+    return {even_part(rank, chunks, length),
+            layout == Layout::zigzag ? even_part(chunks - 1 - rank, chunks, length) : Stretch{}};
 }
 
 ShardPairs::ShardPairs(const Shape& shape, Layout layout, std::int64_t ranks)

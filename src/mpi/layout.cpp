@@ -1,5 +1,7 @@
 #include "layout.hpp"
 
+#include "even_part.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <limits>
@@ -8,13 +10,6 @@
 namespace flashomp::mpi {
 
 namespace {
-
-/// Chunk `index` of so many. Halves of the product: N·chunks fits, as N is at most 2^30.
-Stretch chunk(std::int64_t index, std::int64_t chunks, std::int64_t length)
-{
-    const std::int64_t first = index * length / chunks;
-    return {first, (index + 1) * length / chunks - first};
-}
 
 /// Calls f(piece) for each pair of runs that see each other until it returns false.
 template <class F>
@@ -66,10 +61,10 @@ Positions positions(Layout layout, int rank, int ranks, std::int64_t length)
     Positions positions;
     positions.whole = length;
     if (layout == Layout::contiguous) {
-        positions.stretches[0] = chunk(rank, ranks, length);
+        positions.stretches[0] = even_part(rank, ranks, length);
     } else {
         const std::int64_t chunks = 2 * std::int64_t{ranks};
-        positions.stretches = {chunk(rank, chunks, length), chunk(chunks - 1 - rank, chunks, length)};
+        positions.stretches = {even_part(rank, chunks, length), even_part(chunks - 1 - rank, chunks, length)};
     }
     return positions;
 }
