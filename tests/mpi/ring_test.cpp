@@ -105,13 +105,14 @@ TEST(Sharded, HiddenKeysHaveNoInfluence)
     HostTensor clean_k = HostTensor::copy_of(std::as_const(attention.k).view());
     for (const auto& [name, sharding] : shardings(2)) {
         SCOPED_TRACE(name);
-        const auto run = [&](bool poisoned) {
+        // Named: before clang 16 a lambda cannot capture a structured binding.
+        const auto run = [&, &layout = sharding](bool poisoned) {
             attention.k = HostTensor::copy_of(std::as_const(clean_k).view());
             if (poisoned) {
                 auto* const values = static_cast<float*>(attention.k.data());
                 std::fill(values + 30 * 16, values + 48 * 16, std::numeric_limits<float>::quiet_NaN());
             }
-            OnRanks on_ranks(attention, sharding);
+            OnRanks on_ranks(attention, layout);
             static_cast<void>(on_ranks.run());
             return on_ranks.all();
         };
