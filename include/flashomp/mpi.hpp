@@ -46,6 +46,7 @@ struct Report {
     Scheme scheme = Scheme::ring;   ///< never automatic
     int heads_ranks = 1;            ///< ranks that shared out heads
     std::string why;                ///< the cost model's reason, where the scheme was left open
+    bool has_large_logits = false;  ///< so that parts were computed twice (Large logits, below)
     std::int64_t bytes_sent = 0;    ///< to other ranks
     std::int64_t calls = 0;         ///< on parts, without merge()
     std::int64_t extra_bytes = 0;   ///< of buffers, besides those of the calls

@@ -401,6 +401,18 @@ void validate(const Call& call, const Whole& whole, const Sharding& sharding, in
     validate_options(call, whole);
 }
 
+bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole, const Sharding& sharding)
+{
+    std::int64_t is_refused = 0;
+    try {
+        validate(call, whole, sharding, messages.rank(), messages.ranks());
+    } catch (const std::exception&) {
+        is_refused = 1;
+    }
+    const std::vector<std::int64_t> all = messages.all_numbers({is_refused});
+    return std::all_of(all.begin(), all.end(), [](std::int64_t refused) { return refused == 0; });
+}
+
 void agree_on_values(const Messages& messages, const Call& call)
 {
     const Options& o = call.options;

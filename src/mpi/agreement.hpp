@@ -45,6 +45,10 @@ void expect_no_failure(const Messages& messages, const std::string& failure);
 /// Throws Error unless flashomp would take the rank's part, and what its options say of the whole. Needs agree().
 void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks);
 
+/// Whether validate() takes the call on all ranks.
+[[nodiscard]] bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole,
+                                       const Sharding& sharding);
+
 /// Compares the values of those tensors that are the same on all ranks. Needs validate() on all of them.
 void agree_on_values(const Messages& messages, const Call& call);
 

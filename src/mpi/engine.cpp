@@ -294,18 +294,18 @@ std::size_t Engine::index_of_run(const Run& run) const
     return static_cast<std::size_t>(found - own_runs().begin());
 }
 
-Options Engine::merge_options() const
+Options merge_options(const Options& options)
 {
-    Options options;
-    options.threads = call_.options.threads;
-    if (call_.options.backend == Backend::reference) { // it has no merge
-        options.device.kind = Device::Kind::host;
-        return options;
+    Options of_merge;
+    of_merge.threads = options.threads;
+    if (options.backend == Backend::reference) { // it has no merge
+        of_merge.device.kind = Device::Kind::host;
+        return of_merge;
     }
-    options.backend = call_.options.backend;
-    options.machine = call_.options.machine;
-    options.device = call_.options.device;
-    return options;
+    of_merge.backend = options.backend;
+    of_merge.machine = options.machine;
+    of_merge.device = options.device;
+    return of_merge;
 }
 
 } // namespace flashomp::mpi

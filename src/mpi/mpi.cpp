@@ -1,7 +1,9 @@
 #include "flashomp/mpi.hpp"
 
 #include "engine.hpp"
+#include "large_logits.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace flashomp::mpi {
@@ -71,6 +73,71 @@ Report alone(const Args& args, const Options& options, Scheme scheme)
     return report;
 }
 
+/// What all calls of a pass have in common.
+struct Ranks {
+    Messages& messages;
+    const Whole& whole;
+    const Sharding& sharding;
+    const Choice& choice;
+};
+
+Report compute(const Ranks& ranks, const Call& call)
+{
+    std::unique_ptr<const Geometry> geometry;
+    std::unique_ptr<Engine> engine;
+    expect_everywhere(ranks.messages, [&] {
+        geometry = std::make_unique<Geometry>(call, ranks.whole, ranks.sharding.layout, ranks.messages.rank(),
+                                              ranks.choice.heads_ranks);
+        engine = call.is_backward ? backward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice)
+                                  : forward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice);
+    });
+    return engine->run();
+}
+
+/// Of two calls, the second of which was on shifted logits. Bytes and waiting are counted by the messages of both.
+Report both(const Report& first, Report second, std::int64_t bytes)
+{
+    second.has_large_logits = true;
+    second.calls += first.calls;
+    second.seconds_computing += first.seconds_computing;
+    second.extra_bytes = std::max(first.extra_bytes, second.extra_bytes + bytes);
+    return second;
+}
+
+Report forward_of(const Ranks& ranks, const Call& call)
+{
+    const Report report = compute(ranks, call);
+    if (!wants_shift(ranks.messages, call)) {
+        return report;
+    }
+    std::unique_ptr<ShiftedForward> shifted;
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedForward>(call); });
+    if (!is_taken_everywhere(ranks.messages, shifted->call(), ranks.whole, ranks.sharding)) {
+        return report;
+    }
+    const Report again = compute(ranks, shifted->call());
+    expect_everywhere(ranks.messages, [&] { shifted->finish(merge_options(call.options)); });
+    return both(report, again, shifted->bytes());
+}
+
+Report backward_of(const Ranks& ranks, const Call& call)
+{
+    if (!wants_shift(ranks.messages, call)) {
+        return compute(ranks, call);
+    }
+    std::unique_ptr<ShiftedBackward> shifted;
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedBackward>(call); });
+    if (!is_taken_everywhere(ranks.messages, shifted->first(), ranks.whole, ranks.sharding) ||
+        !is_taken_everywhere(ranks.messages, shifted->second(), ranks.whole, ranks.sharding)) {
+        return compute(ranks, call);
+    }
+    const Report first = compute(ranks, shifted->first());
+    shifted->take_lse();
+    const Report second = compute(ranks, shifted->second());
+    shifted->finish(ranks.messages);
+    return both(first, second, shifted->bytes());
+}
+
 template <class Args>
 Report run(const Args& args, const Options& options, const Sharding& sharding)
 {
@@ -87,14 +154,8 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
     expect_everywhere(messages, [&] { validate(call, whole, sharding, rank, ranks); });
     agree_on_values(messages, call);
     const Choice choice = choose(call, whole, sharding, ranks);
-    std::unique_ptr<const Geometry> geometry;
-    std::unique_ptr<Engine> engine;
-    expect_everywhere(messages, [&] {
-        geometry = std::make_unique<Geometry>(call, whole, sharding.layout, rank, choice.heads_ranks);
-        engine = call.is_backward ? backward_engine(messages, call, whole, *geometry, choice)
-                                  : forward_engine(messages, call, whole, *geometry, choice);
-    });
-    Report report = engine->run();
+    const Ranks all{messages, whole, sharding, choice};
+    Report report = call.is_backward ? backward_of(all, call) : forward_of(all, call);
     report.seconds = MPI_Wtime() - start;
     return report;
 }
