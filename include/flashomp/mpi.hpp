@@ -83,6 +83,10 @@ struct Report {
 // device tensors, caches, 8 bits, positions. Dropout and score_mod, whose numbers of sequences and heads a part would
 // not know, are not taken with packed sequences, nor with heads shared out.
 //
+// Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
+// from parts (above 32, with 16 bits above 1024), all ranks compute their parts with logits from which about LSE is
+// taken, which costs another forward pass in either pass. Not with softcap or score_mod, nor with head_dim above 574.
+//
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
 // merged and summed in float32, in an order that depends on nothing else; o, dq, dk and dv are rounded once.

@@ -103,6 +103,35 @@ void expect_error_of_a_single_call(const AttentionCase& sharded, const Results& 
     expect("dv", sharded.dv, single.dv, expected.gradients.dv);
 }
 
+/// Of a case with all its options. `has_large_logits`: whether reports say so, where there are parts.
+void expect_results_of_a_single_call(AttentionCase& attention, DType dtype, bool has_large_logits,
+                                     const std::vector<NamedSharding>& shardings)
+{
+    static_cast<void>(attention.run(attention.options));
+    Expected expected;
+    if (rank() == 0) {
+        expected = attention.expected();
+        // A part of a row does not repair D (attention.hpp, "Shards"), which dbias and dsink show most.
+        expected.float32_dbias = expected.naive_gradients.dbias;
+        expected.float32_dsink = expected.naive_gradients.dsink;
+    }
+    const Results single = attention.take_results();
+    for (const auto& [name, sharding] : shardings) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        on_ranks.o = HostTensor(DType::float32, on_ranks.o.shape(), Fill::poison); // D of backward is exact then
+        const Reports reports = on_ranks.run();
+        EXPECT_EQ(reports.forward.has_large_logits, has_large_logits && ranks() > 1);
+        EXPECT_EQ(reports.backward.has_large_logits, has_large_logits && ranks() > 1);
+        on_ranks.o = io::converted(on_ranks.o, dtype);
+        on_ranks.give_back();
+        if (rank() == 0) {
+            expect_passed(attention.compare(expected));
+            expect_error_of_a_single_call(attention, single, expected);
+        }
+    }
+}
+
 class ShardedOptions : public ::testing::TestWithParam<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(DTypes, ShardedOptions, ::testing::Values(DType::float32, DType::bfloat16, DType::float16),
@@ -112,29 +141,38 @@ TEST_P(ShardedOptions, HaveTheResultsOfASingleCall)
 {
     const DType dtype = GetParam();
     for (const Named& options : option_sets(dtype)) {
+        SCOPED_TRACE(options.name);
         AttentionCase attention(shape, dtype, 28);
         options.set(attention);
-        static_cast<void>(attention.run(attention.options));
-        Expected expected;
-        if (rank() == 0) {
-            expected = attention.expected();
-            // A part of a row repairs neither LSE nor D (attention.hpp, "Shards"), which dbias and dsink show most.
-            expected.float32_dbias = expected.naive_gradients.dbias;
-            expected.float32_dsink = expected.naive_gradients.dsink;
-        }
-        const Results single = attention.take_results();
-        for (const auto& [name, sharding] : shardings(shape.heads_q, attention.options.dropout.probability == 0.0)) {
-            SCOPED_TRACE(::testing::Message() << options.name << " " << name);
-            OnRanks on_ranks(attention, sharding);
-            on_ranks.o = HostTensor(DType::float32, on_ranks.o.shape(), Fill::poison); // D of backward is exact then
-            static_cast<void>(on_ranks.run());
-            on_ranks.o = io::converted(on_ranks.o, dtype);
-            on_ranks.give_back();
-            if (rank() == 0) {
-                expect_passed(attention.compare(expected));
-                expect_error_of_a_single_call(attention, single, expected);
-            }
-        }
+        const bool may_share_heads = attention.options.dropout.probability == 0.0;
+        expect_results_of_a_single_call(attention, dtype, false, shardings(shape.heads_q, may_share_heads));
+    }
+}
+
+/// Logits in the hundreds, of which LSE loses in float32 what no part of a row can tell. A softcap keeps them small.
+TEST(ShardedLargeLogits, HaveTheResultsOfASingleCall)
+{
+    for (const Named& options : option_sets(DType::float32)) {
+        SCOPED_TRACE(options.name);
+        AttentionCase attention(shape, DType::float32, 32);
+        options.set(attention);
+        const bool is_large = attention.options.softcap == 0.0;
+        attention.options.scale = is_large ? 59.0 : -0.4;
+        const bool may_share_heads = attention.options.dropout.probability == 0.0;
+        expect_results_of_a_single_call(attention, DType::float32, is_large, shardings(shape.heads_q, may_share_heads));
+    }
+}
+
+/// Logits in the thousands show in results of 16 bits, too.
+TEST(ShardedLargeLogits, Of16Bits)
+{
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        SCOPED_TRACE(name_of(dtype));
+        AttentionCase attention(shape, dtype, 33);
+        attention.options.causal = Causal::bottom_right;
+        attention.options.scale = -700.0;
+        attention.add_sink();
+        expect_results_of_a_single_call(attention, dtype, true, shardings(shape.heads_q));
     }
 }
 
