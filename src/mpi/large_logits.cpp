@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <span>
 
@@ -12,51 +11,14 @@ namespace flashomp::mpi {
 namespace {
 
 constexpr std::int64_t shift_columns = 2;
-constexpr double unit_of_k = 64.0; ///< keeps q's columns in the range of float16
+constexpr float unit_of_k = 64.0F;
 
-/// The largest |LSE| whose rounding, by up to 2^-24 of it, does not show. In float32, whose results have 2^-24 of
-/// themselves, it is 32, as in a single call (docs/algorithm.md): 2^-19. Results of 16 bits are rounded by 2^-12 or
-/// more: 2^-14.
-float most_lse(DType dtype)
-{
-    return dtype == DType::float32 ? 32.0F : 1024.0F;
-}
-
-/// Finite ones.
-double largest(const ConstTensorView& lse)
-{
-    const ConstTensorView all = lse.rank == 2 ? with_batch(lse) : lse;
-    double largest = 0.0;
-    for (std::int64_t b = 0; b < all.shape[0]; ++b) {
-        for (std::int64_t head = 0; head < all.shape[1]; ++head) {
-            const float* const rows = static_cast<const float*>(all.data) + b * all.strides[0] + head * all.strides[1];
-            for (std::int64_t row = 0; row < all.shape[2]; ++row) {
-                const double size = std::abs(static_cast<double>(rows[row * all.strides[2]]));
-                largest = std::isfinite(size) ? std::max(largest, size) : largest;
-            }
-        }
-    }
-    return largest;
-}
+/// The largest |LSE| whose rounding does not show: by 2^-19 at most. A single call begins to repair it there, too.
+constexpr float most_lse = 32.0F;
 
 std::int64_t last_extent(const ConstTensorView& view)
 {
     return view.shape.at(static_cast<std::size_t>(view.rank - 1));
-}
-
-/// Row-major, of the shape of another tensor but with so many columns.
-TensorView view_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns, DType dtype)
-{
-    ConstTensorView shape = like;
-    shape.shape.at(static_cast<std::size_t>(like.rank - 1)) = columns;
-    return TensorView::contiguous(buffer.data(), dtype,
-                                  std::span(shape.shape).first(static_cast<std::size_t>(shape.rank)));
-}
-
-TensorView make_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns, DType dtype)
-{
-    buffer = Buffer(like.elements() / std::max<std::int64_t>(last_extent(like), 1) * columns * size_of(dtype));
-    return view_like(buffer, like, columns, dtype);
 }
 
 template <class Pointer>
@@ -65,54 +27,57 @@ BasicTensorView<Pointer> columns_of(const BasicTensorView<Pointer>& view, std::i
     return part_of(view, view.rank - 1, first, count);
 }
 
-/// With room for the columns of the shift: GPUs load rows of 16 bytes.
-std::int64_t shifted_depth(std::int64_t head_dim)
+/// With the sequences' axis, which packed tensors have not.
+template <class Pointer>
+BasicTensorView<Pointer> batched(const BasicTensorView<Pointer>& view, int rank)
 {
-    constexpr std::int64_t multiple = 8;
-    const std::int64_t whole = (head_dim + shift_columns + multiple - 1) / multiple * multiple;
-    return std::min(whole, most_head_dim);
-}
-
-/// x with columns behind it, f(batch, row, head, column) of the shift and zeros.
-template <class F>
-ConstTensorView with_columns(Buffer& buffer, const ConstTensorView& x, F f)
-{
-    const std::int64_t depth = last_extent(x), more = shifted_depth(depth) - depth;
-    const TensorView wide = make_like(buffer, x, depth + more, x.dtype);
-    copy(x, columns_of(wide, 0, depth));
-    Buffer memory;
-    const TensorView columns = make_like(memory, x, more, DType::float32);
-    memory.clear();
-    const TensorView each = x.rank == 3 ? with_batch(columns) : columns;
-    float* column = static_cast<float*>(each.data);
-    for (std::int64_t b = 0; b < each.shape[0]; ++b) {
-        for (std::int64_t row = 0; row < each.shape[1]; ++row) {
-            for (std::int64_t head = 0; head < each.shape[2]; ++head, column += more) {
-                for (std::int64_t i = 0; i < shift_columns; ++i) {
-                    column[i] = static_cast<float>(f(b, row, head, i));
-                }
-            }
-        }
-    }
-    round_into(columns, columns_of(wide, depth, more));
-    return wide;
-}
-
-TensorView float32_like(Buffer& buffer, const ConstTensorView& like)
-{
-    return make_like(buffer, like, last_extent(like), DType::float32);
-}
-
-/// Where a call writes o that will be merged with the sink, and rounded then.
-TensorView part_o(Buffer& buffer, const Call& call)
-{
-    const bool is_merged = bool(call.options.sink) && call.o.dtype != DType::float32;
-    return is_merged ? float32_like(buffer, call.o) : call.o;
+    return view.rank < rank ? with_batch(view) : view;
 }
 
 float* floats(Buffer& buffer)
 {
     return reinterpret_cast<float*>(buffer.data());
+}
+
+/// A row-major float32 tensor of the shape of another one, but for the last extent.
+TensorView float32_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns)
+{
+    ConstTensorView shape = like;
+    shape.shape.at(static_cast<std::size_t>(like.rank - 1)) = columns;
+    buffer = Buffer(shape.elements() * size_of(DType::float32));
+    return TensorView::contiguous(buffer.data(), DType::float32,
+                                  std::span(shape.shape).first(static_cast<std::size_t>(shape.rank)));
+}
+
+TensorView float32_like(Buffer& buffer, const ConstTensorView& like)
+{
+    return float32_like(buffer, like, last_extent(like));
+}
+
+TensorView zeros_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns)
+{
+    const TensorView zeros = float32_like(buffer, like, columns);
+    buffer.clear();
+    return zeros;
+}
+
+/// 1 in the first column, 0 in the others.
+TensorView unit_rows_like(Buffer& buffer, const ConstTensorView& like)
+{
+    const TensorView rows = zeros_like(buffer, like, last_extent(like));
+    fill(columns_of(rows, 0, 1), 1.0F);
+    return rows;
+}
+
+/// x, and behind it room for the columns of the shift, which are 0. GPUs load rows of 16 bytes.
+TensorView widened(Buffer& buffer, const ConstTensorView& x)
+{
+    constexpr std::int64_t multiple = 8;
+    const std::int64_t depth = last_extent(x);
+    const std::int64_t wanted = (depth + shift_columns + multiple - 1) / multiple * multiple;
+    const TensorView wide = zeros_like(buffer, x, std::min(wanted, most_head_dim));
+    copy(x, columns_of(wide, 0, depth));
+    return wide;
 }
 
 /// x, rounded to 8 bits.
@@ -123,59 +88,90 @@ double with_8_bits(double x)
     return std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
 }
 
+float scale_of(const Call& call)
+{
+    return static_cast<float>(
+        call.options.scale.value_or(1.0 / std::sqrt(static_cast<double>(last_extent(call.args.q)))));
+}
+
+bool is_any_large(const ConstTensorView& given)
+{
+    const ConstTensorView lse = batched(given, 3);
+    for (std::int64_t b = 0; b < lse.shape[0]; ++b) {
+        for (std::int64_t head = 0; head < lse.shape[1]; ++head) {
+            const float* const rows = static_cast<const float*>(lse.data) + b * lse.strides[0] + head * lse.strides[1];
+            if (std::any_of(rows, rows + lse.shape[2],
+                            [](float x) { return std::abs(x) > most_lse && std::isfinite(x); })) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 } // namespace
 
 bool wants_shift(const Messages& messages, const Call& call)
 {
+    // Results of 16 bits are rounded more. Behind a softcap or score_mod a shift of q·k is not one of logits. Where the
+    // scale is next to nothing, so are dot products. There may be no room.
+    constexpr float least_scale = 1e-30F;
     const Options& o = call.options;
-    if (o.softcap > 0.0 || o.score_mod || last_extent(call.args.q) + shift_columns > most_head_dim) {
-        return false; // a shift of q·k is not one of logits; there is no room
+    if (call.args.q.dtype != DType::float32 || o.softcap > 0.0 || o.score_mod ||
+        std::abs(scale_of(call)) < least_scale || last_extent(call.args.q) + shift_columns > most_head_dim) {
+        return false;
     }
-    const std::vector<std::int64_t> all =
-        messages.all_numbers({largest(call.args.lse) > most_lse(call.args.q.dtype) ? 1 : 0});
+    const std::vector<std::int64_t> all = messages.all_numbers({is_any_large(call.args.lse) ? 1 : 0});
     return std::any_of(all.begin(), all.end(), [](std::int64_t is_large) { return is_large != 0; });
 }
 
 ShiftedLogits::ShiftedLogits(const Call& call)
-    : options_(call.options), sink_(call.options.sink),
-      heads_(call.args.lse.shape.at(static_cast<std::size_t>(call.args.lse.rank - 2))),
-      rows_of_head_(last_extent(call.args.lse)),
-      scale_(call.options.scale.value_or(1.0 / std::sqrt(static_cast<double>(last_extent(call.args.q)))))
+    : options_(call.options), sink_(call.options.sink), heads_(batched(call.args.lse, 3).shape[1]),
+      rows_of_head_(last_extent(call.args.lse)), head_dim_(last_extent(call.args.q)),
+      scale_(static_cast<double>(scale_of(call)))
 {
-    options_.scale = scale_;
+    options_.scale = scale_; // its default would be that of a longer row
     options_.sink = {};
     Buffer memory;
-    const TensorView lse = make_like(memory, call.args.lse, rows_of_head_, DType::float32);
-    copy(call.args.lse, lse);
-    std::vector<std::array<double, 2>> cuts;
-    for (std::int64_t row = 0; row < lse.elements(); ++row) {
-        cuts.push_back(cut(static_cast<double>(floats(memory)[row]), call.args.q.dtype));
-        // Kernels have the scale in float32.
-        c_.push_back(static_cast<double>(static_cast<float>(scale_)) * unit_of_k * (cuts.back()[0] + cuts.back()[1]));
+    copy(call.args.lse, float32_like(memory, call.args.lse));
+    c_.resize(static_cast<std::size_t>(call.args.lse.elements()));
+    const TensorView q = widened(q_memory_, call.args.q), k = widened(k_memory_, call.args.k);
+    for (std::int64_t row = 0; row < rows(); ++row) {
+        const std::array<double, shift_columns> cuts = cut(floats(memory)[row]);
+        float* const columns = floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_;
+        std::transform(cuts.begin(), cuts.end(), columns, [](double x) { return static_cast<float>(-x); });
+        c_[static_cast<std::size_t>(row)] =
+            scale_ * static_cast<double>(unit_of_k) * std::accumulate(cuts.begin(), cuts.end(), 0.0);
     }
-    q_ = with_columns(q_memory_, call.args.q, [&](auto b, auto row, auto head, auto i) {
-        return -cuts[at((b * heads_ + head) * rows_of_head_ + row)].at(static_cast<std::size_t>(i));
-    });
-    k_ = with_columns(k_memory_, call.args.k, [](auto, auto, auto, auto) { return unit_of_k; });
+    fill(columns_of(k, head_dim_, shift_columns), unit_of_k);
+    q_ = q;
+    k_ = k;
 }
 
-std::array<double, 2> ShiftedLogits::cut(double lse, DType dtype) const
+std::array<double, 2> ShiftedLogits::cut(float lse) const
 {
-    // Any c will do. That of rows without keys, or with a NaN, is 0. Multiples of a unit are exact in float16.
-    constexpr double unit = 0x1p-12;
-    const double most = dtype == DType::float16 ? 0x1p15 : 0x1p63;
-    const double wanted = lse / scale_ / unit_of_k;
-    if (!std::isfinite(lse) || !std::isfinite(wanted)) {
-        return {0.0, 0.0};
-    }
-    const double x = std::nearbyint(std::clamp(wanted, -most, most) / unit) * unit;
-    const double high = with_8_bits(x);
-    return {high, with_8_bits(x - high)};
+    // Any c will do. That of rows without keys, or with a NaN, is 0.
+    constexpr double most = 0x1p100;
+    const double x = static_cast<double>(lse) / scale_ / static_cast<double>(unit_of_k);
+    const double wanted = std::isfinite(x) ? std::clamp(x, -most, most) : 0.0;
+    const double high = with_8_bits(wanted);
+    return {high, with_8_bits(wanted - high)};
+}
+
+double ShiftedLogits::sum_of(const float* dq_row) const
+{
+    return static_cast<double>(dq_row[head_dim_]) / (scale_ * static_cast<double>(unit_of_k));
 }
 
 double ShiftedLogits::sink(std::int64_t row) const
 {
-    return static_cast<double>(static_cast<const float*>(sink_.data)[head_of(row)]) - c_[at(row)];
+    return static_cast<double>(static_cast<const float*>(sink_.data)[head_of(row)]) - c_[static_cast<std::size_t>(row)];
+}
+
+std::int64_t ShiftedLogits::among_rows_of_q(std::int64_t row) const
+{
+    const std::int64_t batch = row / rows_of_head_ / heads_;
+    return (batch * rows_of_head_ + row % rows_of_head_) * heads_ + head_of(row);
 }
 
 std::int64_t ShiftedLogits::bytes() const
@@ -185,13 +181,12 @@ std::int64_t ShiftedLogits::bytes() const
 
 ShiftedForward::ShiftedForward(const Call& call)
     : call_(call), logits_(call),
-      shifted_(ForwardArgs{logits_.q(), logits_.k(), call.args.v, part_o(o_, call), float32_like(lse_, call.args.lse)},
+      shifted_(ForwardArgs{logits_.q(), logits_.k(), call.args.v, call.o, float32_like(lse_, call.args.lse)},
                logits_.options())
 {
     if (call.options.sink) {
-        float32_like(sink_o_, call.o);
+        zeros_like(sink_o_, call.o, last_extent(call.o));
         float32_like(sink_lse_, call.args.lse);
-        sink_o_.clear();
         for (std::int64_t row = 0; row < logits_.rows(); ++row) {
             floats(sink_lse_)[row] = static_cast<float>(logits_.sink(row));
         }
@@ -200,12 +195,13 @@ ShiftedForward::ShiftedForward(const Call& call)
 
 void ShiftedForward::finish(const Options& merge_options)
 {
-    const auto batched = [&](const TensorView& view) { return call_.is_packed() ? with_batch(view) : view; };
     if (call_.options.sink && logits_.rows() > 0) {
-        const Partial keys{batched(shifted_.o), batched(shifted_.lse)};
-        const Partial sink{batched(view_like(sink_o_, call_.o, last_extent(call_.o), DType::float32)),
-                           batched(view_like(sink_lse_, call_.lse, last_extent(call_.lse), DType::float32))};
-        merge(keys, sink, batched(call_.o), batched(shifted_.lse), merge_options);
+        const TensorView o = batched(call_.o, 4), lse = batched(shifted_.lse, 3);
+        const auto like = [](Buffer& buffer, const TensorView& view) {
+            return TensorView::contiguous(buffer.data(), DType::float32,
+                                          std::span(view.shape).first(static_cast<std::size_t>(view.rank)));
+        };
+        merge({o, lse}, {like(sink_o_, o), like(sink_lse_, lse)}, o, lse, merge_options);
     }
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
         floats(lse_)[row] = logits_.whole(row, floats(lse_)[row]);
@@ -215,98 +211,102 @@ void ShiftedForward::finish(const Options& merge_options)
 
 std::int64_t ShiftedForward::bytes() const
 {
-    return logits_.bytes() + o_.bytes() + lse_.bytes() + sink_o_.bytes() + sink_lse_.bytes();
+    return logits_.bytes() + lse_.bytes() + sink_o_.bytes() + sink_lse_.bytes();
 }
 
 ShiftedBackward::ShiftedBackward(const Call& call)
-    : call_(call), logits_(call), sees_keys_(static_cast<std::size_t>(logits_.rows())),
-      first_(ForwardArgs{logits_.q(), logits_.k(), call.args.v, float32_like(o_, call.args.o),
-                         float32_like(lse_, call.args.lse)},
-             logits_.options()),
-      second_(shifted_args(), logits_.options())
+    : call_(call), logits_(call), without_dropout_(logits_.options()), args_(shifted_args()),
+      exponentials_(exponentials_args(), without_dropout_), deltas_(args_, logits_.options()),
+      gradients_(args_, logits_.options())
 {
+    without_dropout_.dropout = {};
+    gradients_.args.dbias = call.args.dbias;
     if (call.args.dsink) {
         dsink_.resize(static_cast<std::size_t>(call.args.dsink.shape[0]));
         before_.resize(dsink_.size());
-        const std::int64_t bytes =
-            Buffer::bytes_of(DType::float32, {call.args.dsink.shape[0], last_extent(call.args.o)});
-        row_o_ = Buffer(bytes);
-        row_dout_ = Buffer(bytes);
     }
 }
 
+/// With D = 0 and LSE = 0 at first. dQ, in a column in which k is 64, is then Σ dS times 64·scale.
 BackwardArgs ShiftedBackward::shifted_args()
 {
     BackwardArgs args = call_.args;
     args.q = logits_.q();
     args.k = logits_.k();
-    args.lse = first_.lse;
+    args.o = zeros_like(o_, call_.args.o, last_extent(call_.args.o));
+    args.lse = zeros_like(lse_, call_.args.lse, last_extent(call_.args.lse));
     args.dq = float32_like(dq_, args.q);
     args.dk = float32_like(dk_, args.k);
-    args.dsink = {};
+    args.dbias = args.dsink = {};
     return args;
+}
+
+/// dO·v = 1, so that dS = P, which is exp(s').
+BackwardArgs ShiftedBackward::exponentials_args()
+{
+    BackwardArgs args = args_;
+    args.v = unit_rows_like(unit_v_, call_.args.v);
+    args.dout = unit_rows_like(unit_dout_, call_.args.dout);
+    return args;
+}
+
+double ShiftedBackward::sum_of(std::int64_t row)
+{
+    return logits_.sum_of(floats(dq_) + logits_.among_rows_of_q(row) * last_extent(args_.dq));
 }
 
 void ShiftedBackward::take_lse()
 {
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-        float& lse = floats(lse_)[row];
-        sees_keys_[static_cast<std::size_t>(row)] = lse != -std::numeric_limits<float>::infinity();
-        if (call_.options.sink) {
-            const double keys = static_cast<double>(lse), sink = logits_.sink(row);
-            const double largest = std::max(keys, sink);
-            lse = std::isfinite(largest)
-                      ? static_cast<float>(largest + std::log(std::exp(keys - largest) + std::exp(sink - largest)))
-                      : lse;
+        const double sink = call_.options.sink ? std::exp(logits_.sink(row)) : 0.0;
+        floats(lse_)[row] = static_cast<float>(std::log(sum_of(row) + sink));
+    }
+}
+
+/// D is given as o = dO·D/|dO|², and makes dsink = -Σ p_sink·D.
+void ShiftedBackward::take_delta()
+{
+    const ConstTensorView dout = batched(call_.args.dout, 4);
+    const std::int64_t rows = dout.shape[1], heads = dout.shape[2], depth = dout.shape[3];
+    std::vector<double> dsink(dsink_.size());
+    for (std::int64_t row = 0; row < logits_.rows(); ++row) {
+        const std::int64_t head = logits_.head_of(row);
+        const double delta = sum_of(row);
+        const float* const from = static_cast<const float*>(dout.data) + row / rows / heads * dout.strides[0] +
+                                  row % rows * dout.strides[1] + head * dout.strides[2];
+        float* const to = floats(o_) + logits_.among_rows_of_q(row) * depth;
+        const double square = std::transform_reduce(from, from + depth, 0.0, std::plus<>(), [](float x) {
+            return static_cast<double>(x) * static_cast<double>(x);
+        });
+        const double factor = delta == 0.0 ? 0.0 : delta / square;
+        std::transform(from, from + depth, to, [=](float x) {
+            return factor == 0.0 ? 0.0F : static_cast<float>(static_cast<double>(x) * factor);
+        });
+        if (!dsink.empty() && delta != 0.0) {
+            dsink[static_cast<std::size_t>(head)] -=
+                std::exp(logits_.sink(row) - static_cast<double>(floats(lse_)[row])) * delta;
         }
     }
+    std::transform(dsink.begin(), dsink.end(), dsink_.begin(), [](double sum) { return static_cast<float>(sum); });
 }
 
 void ShiftedBackward::finish(Messages& messages)
 {
-    round_into(columns_of(second_.args.dq, 0, last_extent(call_.args.dq)), call_.args.dq);
-    round_into(columns_of(second_.args.dk, 0, last_extent(call_.args.dk)), call_.args.dk);
+    copy(columns_of(gradients_.args.dq, 0, last_extent(call_.args.dq)), call_.args.dq);
+    copy(columns_of(gradients_.args.dk, 0, last_extent(call_.args.dk)), call_.args.dk);
     if (call_.args.dsink) {
-        add_dsink();
         messages.sum(dsink_, before_);
-        copy(ConstTensorView::contiguous(std::span<const float>(dsink_), {call_.args.dsink.shape[0]}),
-             call_.args.dsink);
+        std::copy(dsink_.begin(), dsink_.end(), static_cast<float*>(call_.args.dsink.data));
     }
-}
-
-/// -Σ p_sink·D over this rank's rows.
-void ShiftedBackward::add_dsink()
-{
-    const ConstTensorView o = call_.is_packed() ? with_batch(call_.args.o) : call_.args.o;
-    const ConstTensorView dout = call_.is_packed() ? with_batch(call_.args.dout) : call_.args.dout;
-    const std::int64_t rows = o.shape[1], heads = o.shape[2], depth = o.shape[3];
-    std::vector<double> sums(dsink_.size());
-    for (std::int64_t b = 0; b < o.shape[0]; ++b) {
-        for (std::int64_t i = 0; i < rows; ++i) {
-            const auto widen = [&](const ConstTensorView& from, Buffer& to) {
-                widen_into(part_of(part_of(from, 0, b, 1), 1, i, 1), to.view(DType::float32, {1, 1, heads, depth}));
-            };
-            widen(o, row_o_);
-            widen(dout, row_dout_);
-            for (std::int64_t head = 0; head < heads; ++head) {
-                const std::int64_t row = (b * heads + head) * rows + i;
-                if (!sees_keys_[static_cast<std::size_t>(row)]) {
-                    continue; // o is 0, whatever dO holds
-                }
-                const float* const o_row = floats(row_o_) + head * depth;
-                const double delta = std::transform_reduce(o_row, o_row + depth, floats(row_dout_) + head * depth, 0.0,
-                                                           std::plus<>(), [](double x, double y) { return x * y; });
-                sums[static_cast<std::size_t>(head)] -=
-                    std::exp(logits_.sink(row) - static_cast<double>(floats(lse_)[row])) * delta;
-            }
-        }
-    }
-    std::transform(sums.begin(), sums.end(), dsink_.begin(), [](double sum) { return static_cast<float>(sum); });
 }
 
 std::int64_t ShiftedBackward::bytes() const
 {
-    return logits_.bytes() + o_.bytes() + lse_.bytes() + dq_.bytes() + dk_.bytes() + row_o_.bytes() + row_dout_.bytes();
+    std::int64_t bytes = logits_.bytes();
+    for (const Buffer* const buffer : {&unit_v_, &unit_dout_, &o_, &lse_, &dq_, &dk_}) {
+        bytes += buffer->bytes();
+    }
+    return bytes;
 }
 
 } // namespace flashomp::mpi

@@ -24,8 +24,8 @@ namespace flashomp::mpi {
 ///
 ///     [q, -x1/64, -x2/64]·[k, 64, 64] = q·k - (x1 + x2),      scale·(x1 + x2) = c
 ///
-/// so that kernels, options and schemes know nothing of it. x1/64 and x2/64 have 8 bits each: every dtype holds them,
-/// and every machine's products are exact. The sink is left out, as it would be another one for each row.
+/// so that kernels, options and schemes know nothing of it. x1/64 and x2/64 have 8 bits each, so that every machine's
+/// products are exact, those of TF32 numbers, too. The sink is left out, as it would be another one for each row.
 class ShiftedLogits {
 public:
     /// From call.args.lse. Takes all memory.
@@ -34,28 +34,32 @@ public:
     [[nodiscard]] const ConstTensorView& q() const { return q_; }
     [[nodiscard]] const ConstTensorView& k() const { return k_; }
     [[nodiscard]] const Options& options() const { return options_; }
+    /// Σ exp(s') of a row's keys, from its dQ where dS is P and k is k().
+    [[nodiscard]] double sum_of(const float* dq_row) const;
 
-    // Row-major statistics of rows, like LSE.
+    // Of one row, by its place in a row-major LSE.
     [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(c_.size()); }
-    [[nodiscard]] std::int64_t head_of(std::int64_t row) const { return row / rows_of_head_ % heads_; }
-    /// LSE - c of the sink alone.
+    /// s' of the sink.
     [[nodiscard]] double sink(std::int64_t row) const;
-    /// LSE, from LSE - c.
+    /// LSE, from LSE'.
     [[nodiscard]] float whole(std::int64_t row, float lse) const
     {
-        return static_cast<float>(c_[at(row)] + static_cast<double>(lse));
+        return static_cast<float>(c_[static_cast<std::size_t>(row)] + static_cast<double>(lse));
     }
+    /// Its place among the rows of q, o and so on.
+    [[nodiscard]] std::int64_t among_rows_of_q(std::int64_t row) const;
+    [[nodiscard]] std::int64_t head_of(std::int64_t row) const { return row / rows_of_head_ % heads_; }
+
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
-    static std::size_t at(std::int64_t row) { return static_cast<std::size_t>(row); }
-    /// The two numbers of a row that sum up to its c, divided by scale and 64.
-    [[nodiscard]] std::array<double, 2> cut(double lse, DType dtype) const;
+    /// x1 and x2, divided by 64.
+    [[nodiscard]] std::array<double, 2> cut(float lse) const;
 
     Options options_;
     ConstTensorView sink_;
-    std::int64_t heads_, rows_of_head_;
-    double scale_;
+    std::int64_t heads_, rows_of_head_, head_dim_;
+    double scale_; ///< as kernels have it, rounded to float32
     std::vector<double> c_;
     Buffer q_memory_, k_memory_;
     ConstTensorView q_, k_;
@@ -75,34 +79,38 @@ public:
 private:
     const Call& call_;
     ShiftedLogits logits_;
-    Buffer o_, lse_, sink_o_, sink_lse_; ///< of the keys, and of a part that is the sink alone
+    Buffer lse_, sink_o_, sink_lse_; ///< of the keys, and of a part that is the sink alone
     Call shifted_;
 };
 
-/// Backward by two calls: the first one finds LSE - c in the arithmetic in which the second one will have s - c.
+/// Backward by three calls. Two add up what makes P and D over the keys of each row, in the arithmetic of the third:
+/// forward may run on another machine, whose s' are rounded otherwise. A single call does so on its way (RowRepair).
 class ShiftedBackward {
 public:
     /// Takes all memory.
     explicit ShiftedBackward(const Call& call);
 
-    [[nodiscard]] const Call& first() const { return first_; }
-    [[nodiscard]] const Call& second() const { return second_; }
-    /// Between the two.
+    [[nodiscard]] const Call& exponentials() const { return exponentials_; } ///< Σ exp(s'), for LSE'
     void take_lse();
-    /// After both: what the second one did not write in its place.
+    [[nodiscard]] const Call& deltas() const { return deltas_; } ///< Σ P∘dP, for D
+    void take_delta();
+    [[nodiscard]] const Call& gradients() const { return gradients_; }
+    /// After all of them: what the last one did not write in its place.
     void finish(Messages& messages);
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
     [[nodiscard]] BackwardArgs shifted_args();
-    void add_dsink();
+    [[nodiscard]] BackwardArgs exponentials_args();
+    [[nodiscard]] double sum_of(std::int64_t row);
 
     const Call& call_;
     ShiftedLogits logits_;
-    Buffer o_, lse_, dq_, dk_, row_o_, row_dout_; ///< o of the first call is for nobody; a row of o and dout in float32
-    std::vector<bool> sees_keys_;
+    Options without_dropout_;
+    Buffer unit_v_, unit_dout_, o_, lse_, dq_, dk_;
     std::vector<float> dsink_, before_;
-    Call first_, second_;
+    BackwardArgs args_;
+    Call exponentials_, deltas_, gradients_;
 };
 
 } // namespace flashomp::mpi

@@ -94,13 +94,13 @@ Report compute(const Ranks& ranks, const Call& call)
     return engine->run();
 }
 
-/// Of two calls, the second of which was on shifted logits. Bytes and waiting are counted by the messages of both.
-Report both(const Report& first, Report second, std::int64_t bytes)
+/// Of two calls, one after the other. Bytes and waiting are counted by the messages of both.
+Report both(const Report& first, Report second)
 {
     second.has_large_logits = true;
     second.calls += first.calls;
     second.seconds_computing += first.seconds_computing;
-    second.extra_bytes = std::max(first.extra_bytes, second.extra_bytes + bytes);
+    second.extra_bytes = std::max(first.extra_bytes, second.extra_bytes);
     return second;
 }
 
@@ -115,9 +115,10 @@ Report forward_of(const Ranks& ranks, const Call& call)
     if (!is_taken_everywhere(ranks.messages, shifted->call(), ranks.whole, ranks.sharding)) {
         return report;
     }
-    const Report again = compute(ranks, shifted->call());
+    Report again = both(report, compute(ranks, shifted->call()));
     expect_everywhere(ranks.messages, [&] { shifted->finish(merge_options(call.options)); });
-    return both(report, again, shifted->bytes());
+    again.extra_bytes += shifted->bytes();
+    return again;
 }
 
 Report backward_of(const Ranks& ranks, const Call& call)
@@ -127,15 +128,19 @@ Report backward_of(const Ranks& ranks, const Call& call)
     }
     std::unique_ptr<ShiftedBackward> shifted;
     expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedBackward>(call); });
-    if (!is_taken_everywhere(ranks.messages, shifted->first(), ranks.whole, ranks.sharding) ||
-        !is_taken_everywhere(ranks.messages, shifted->second(), ranks.whole, ranks.sharding)) {
-        return compute(ranks, call);
+    for (const Call* const each : {&shifted->exponentials(), &shifted->deltas(), &shifted->gradients()}) {
+        if (!is_taken_everywhere(ranks.messages, *each, ranks.whole, ranks.sharding)) {
+            return compute(ranks, call);
+        }
     }
-    const Report first = compute(ranks, shifted->first());
+    Report report = compute(ranks, shifted->exponentials());
     shifted->take_lse();
-    const Report second = compute(ranks, shifted->second());
+    report = both(report, compute(ranks, shifted->deltas()));
+    expect_everywhere(ranks.messages, [&] { shifted->take_delta(); });
+    report = both(report, compute(ranks, shifted->gradients()));
     shifted->finish(ranks.messages);
-    return both(first, second, shifted->bytes());
+    report.extra_bytes += shifted->bytes();
+    return report;
 }
 
 template <class Args>

@@ -163,19 +163,6 @@ TEST(ShardedLargeLogits, HaveTheResultsOfASingleCall)
     }
 }
 
-/// Logits in the thousands show in results of 16 bits, too.
-TEST(ShardedLargeLogits, Of16Bits)
-{
-    for (const DType dtype : {DType::bfloat16, DType::float16}) {
-        SCOPED_TRACE(name_of(dtype));
-        AttentionCase attention(shape, dtype, 33);
-        attention.options.causal = Causal::bottom_right;
-        attention.options.scale = -700.0;
-        attention.add_sink();
-        expect_results_of_a_single_call(attention, dtype, true, shardings(shape.heads_q));
-    }
-}
-
 /// o of 16 bits, written by forward and read by backward.
 TEST_P(ShardedOptions, MayRoundO)
 {

@@ -112,7 +112,7 @@ TEST_P(ShardedWithScale, HiddenKeysHaveNoInfluence)
     AttentionCase attention({1, 2, 1, 48, 48, 16, 16}, DType::float32, 5);
     attention.options.causal = Causal::top_left;
     attention.options.scale = GetParam();
-    const double near = 4e-5 * GetParam(); // rows that see a NaN, and others of a tile, are computed in another order
+    const double near = 1e-4 * GetParam(); // rows that see a NaN, and others of a tile, are computed in another order
     HostTensor clean_k = HostTensor::copy_of(std::as_const(attention.k).view());
     for (const auto& [name, sharding] : shardings(2)) {
         SCOPED_TRACE(name);
