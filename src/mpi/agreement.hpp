@@ -20,6 +20,7 @@ struct Call {
     BackwardArgs args; ///< forward's o and lse are outputs, in `o` and `lse`, too
     TensorView o, lse;
     const Options& options;
+    bool wants_parts = false; ///< calls do not repair rows, even if they see all of a row's keys
 
     [[nodiscard]] bool is_packed() const { return options.cu_seqlens_q || options.cu_seqlens_k; }
 };

@@ -211,7 +211,7 @@ void Engine::share_inputs()
         widen_into(bias_, wide);
         bias_ = wide;
     }
-    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first);
+    options_ = std::make_unique<PartOptions>(call_, bias_, mask_, geometry_.heads().first);
 }
 
 std::int64_t Engine::input_bytes(const ConstTensorView& own) const

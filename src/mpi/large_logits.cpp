@@ -111,14 +111,17 @@ bool is_any_large(const ConstTensorView& given)
 
 } // namespace
 
-bool wants_shift(const Messages& messages, const Call& call)
+bool wants_shift(const Messages& messages, const Call& call, const Whole& whole, int heads_ranks)
 {
-    // Results of 16 bits are rounded more. Behind a softcap or score_mod a shift of q·k is not one of logits. Where the
-    // scale is next to nothing, so are dot products. There may be no room.
+    // Where all ranks share out heads, there are no parts. Results of 16 bits are rounded more. Behind a softcap or
+    // score_mod a shift of q·k is not one of logits. Where the scale is next to nothing, so are dot products. There may
+    // be no room for more columns, nor for a longer sequence (Call::wants_parts).
     constexpr float least_scale = 1e-30F;
+    constexpr std::int64_t most_rows = std::int64_t{1} << 30;
     const Options& o = call.options;
-    if (call.args.q.dtype != DType::float32 || o.softcap > 0.0 || o.score_mod ||
-        std::abs(scale_of(call)) < least_scale || last_extent(call.args.q) + shift_columns > most_head_dim) {
+    if (heads_ranks == messages.ranks() || call.args.q.dtype != DType::float32 || o.softcap > 0.0 || o.score_mod ||
+        std::abs(scale_of(call)) < least_scale || last_extent(call.args.q) + shift_columns > most_head_dim ||
+        std::max(whole.length_q, whole.length_k) >= most_rows) {
         return false;
     }
     const std::vector<std::int64_t> all = messages.all_numbers({is_any_large(call.args.lse) ? 1 : 0});
@@ -220,6 +223,7 @@ ShiftedBackward::ShiftedBackward(const Call& call)
       gradients_(args_, logits_.options())
 {
     without_dropout_.dropout = {};
+    exponentials_.wants_parts = deltas_.wants_parts = gradients_.wants_parts = true;
     gradients_.args.dbias = call.args.dbias;
     if (call.args.dsink) {
         dsink_.resize(static_cast<std::size_t>(call.args.dsink.shape[0]));

@@ -17,8 +17,8 @@
 namespace flashomp::mpi {
 
 /// Whether the rounding of LSE, which call.args.lse has, shows in parts of this call, and can be kept from it: the same
-/// on all ranks. Collective.
-[[nodiscard]] bool wants_shift(const Messages& messages, const Call& call);
+/// on all ranks. Collective. `heads_ranks`: how many of them share out heads.
+[[nodiscard]] bool wants_shift(const Messages& messages, const Call& call, const Whole& whole, int heads_ranks);
 
 /// q, k and options by which the logits of a row are less by its c. q and k get two more columns:
 ///
@@ -84,7 +84,8 @@ private:
 };
 
 /// Backward by three calls. Two add up what makes P and D over the keys of each row, in the arithmetic of the third:
-/// forward may run on another machine, whose s' are rounded otherwise. A single call does so on its way (RowRepair).
+/// forward may run on another machine, whose s' are rounded otherwise. A single call does so on its way (RowRepair);
+/// here no call may take a row for whole.
 class ShiftedBackward {
 public:
     /// Takes all memory.

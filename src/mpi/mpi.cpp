@@ -107,7 +107,7 @@ Report both(const Report& first, Report second)
 Report forward_of(const Ranks& ranks, const Call& call)
 {
     const Report report = compute(ranks, call);
-    if (!wants_shift(ranks.messages, call)) {
+    if (!wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return report;
     }
     std::unique_ptr<ShiftedForward> shifted;
@@ -123,7 +123,7 @@ Report forward_of(const Ranks& ranks, const Call& call)
 
 Report backward_of(const Ranks& ranks, const Call& call)
 {
-    if (!wants_shift(ranks.messages, call)) {
+    if (!wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return compute(ranks, call);
     }
     std::unique_ptr<ShiftedBackward> shifted;

@@ -73,6 +73,10 @@ Options PartOptions::of(const Piece& piece, const HeadRange& queries)
     part.sink = part.cu_seqlens_q = part.cu_seqlens_k = {};
     part.positions_q = positions_of(piece.q);
     part.positions_k = positions_of(piece.k);
+    if (wants_parts_) { // one more query and one more key, which nobody has: for the others nothing changes
+        ++part.positions_q.whole;
+        ++part.positions_k.whole;
+    }
     if (whole_.alibi_slopes) {
         const int heads = whole_.alibi_slopes.rank - 1;
         part.alibi_slopes = part_of(whole_.alibi_slopes, heads, first_head_ + queries.first, queries.count);

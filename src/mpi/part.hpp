@@ -1,6 +1,7 @@
 // The options of a call on one piece: what the whole's say of its sequence, rows, keys and heads.
 #pragma once
 
+#include "agreement.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"
@@ -11,9 +12,9 @@ namespace flashomp::mpi {
 class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
-    PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask, bool is_packed,
-                std::int64_t first_head)
-        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head)
+    PartOptions(const Call& call, const ConstTensorView& bias, const ConstTensorView& mask, std::int64_t first_head)
+        : whole_(call.options), bias_(bias), mask_(mask), is_packed_(call.is_packed()), wants_parts_(call.wants_parts),
+          first_head_(first_head)
     {
     }
 
@@ -48,7 +49,7 @@ private:
 
     const Options& whole_;
     ConstTensorView bias_, mask_;
-    bool is_packed_;
+    bool is_packed_, wants_parts_;
     std::int64_t first_head_;
     Buffer unpacked_; ///< of a mask of bits: keys need not begin with a byte
 };

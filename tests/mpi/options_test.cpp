@@ -86,14 +86,18 @@ double largest_of(const std::vector<double>& values)
     return largest;
 }
 
-/// Every result has at most the error that a single call has, plus one rounding of what was computed in float32.
-void expect_error_of_a_single_call(const AttentionCase& sharded, const Results& single, const Expected& expected)
+/// Every result has at most the error that a single call has, plus one rounding of what was computed in float32. Large
+/// logits, and so P, have errors of their own, which are as large but not the same: half as much again.
+void expect_error_of_a_single_call(const AttentionCase& sharded, const Results& single, const Expected& expected,
+                                   bool has_large_logits)
 {
+    const double factor = has_large_logits ? 1.5 : 1.0;
     const auto expect = [&](const char* name, const HostTensor& many, const HostTensor& one,
                             const std::vector<double>& exact) {
         // A sum over parts has as many float32 roundings as parts: some units of float32 in any dtype.
         const double rounding = roundoff(many.dtype()) + 8.0 * roundoff(DType::float32);
-        EXPECT_LE(max_error(doubles(many), exact), max_error(doubles(one), exact) + rounding * largest_of(exact))
+        EXPECT_LE(max_error(doubles(many), exact),
+                  factor * max_error(doubles(one), exact) + rounding * largest_of(exact))
             << name;
     };
     expect("o", sharded.o, single.o, expected.exact.o);
@@ -121,13 +125,14 @@ void expect_results_of_a_single_call(AttentionCase& attention, DType dtype, bool
         OnRanks on_ranks(attention, sharding);
         on_ranks.o = HostTensor(DType::float32, on_ranks.o.shape(), Fill::poison); // D of backward is exact then
         const Reports reports = on_ranks.run();
-        EXPECT_EQ(reports.forward.has_large_logits, has_large_logits && ranks() > 1);
-        EXPECT_EQ(reports.backward.has_large_logits, has_large_logits && ranks() > 1);
+        const bool has_parts = reports.forward.heads_ranks < ranks() && ranks() > 1;
+        EXPECT_EQ(reports.forward.has_large_logits, has_large_logits && has_parts);
+        EXPECT_EQ(reports.backward.has_large_logits, has_large_logits && has_parts);
         on_ranks.o = io::converted(on_ranks.o, dtype);
         on_ranks.give_back();
         if (rank() == 0) {
             expect_passed(attention.compare(expected));
-            expect_error_of_a_single_call(attention, single, expected);
+            expect_error_of_a_single_call(attention, single, expected, has_large_logits);
         }
     }
 }
@@ -152,14 +157,19 @@ TEST_P(ShardedOptions, HaveTheResultsOfASingleCall)
 /// Logits in the hundreds, of which LSE loses in float32 what no part of a row can tell. A softcap keeps them small.
 TEST(ShardedLargeLogits, HaveTheResultsOfASingleCall)
 {
-    for (const Named& options : option_sets(DType::float32)) {
-        SCOPED_TRACE(options.name);
+    const std::vector<Named> sets = option_sets(DType::float32);
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+        SCOPED_TRACE(sets[i].name);
         AttentionCase attention(shape, DType::float32, 32);
-        options.set(attention);
+        sets[i].set(attention);
         const bool is_large = attention.options.softcap == 0.0;
         attention.options.scale = is_large ? 59.0 : -0.4;
-        const bool may_share_heads = attention.options.dropout.probability == 0.0;
-        expect_results_of_a_single_call(attention, DType::float32, is_large, shardings(shape.heads_q, may_share_heads));
+        const std::vector<NamedSharding> all = shardings(shape.heads_q, attention.options.dropout.probability == 0.0);
+        std::vector<NamedSharding> some; // every fourth: all have their turn
+        for (std::size_t j = i % 4; j < all.size(); j += 4) {
+            some.push_back(all[j]);
+        }
+        expect_results_of_a_single_call(attention, DType::float32, is_large, some);
     }
 }
 

@@ -102,6 +102,26 @@ TEST(Sharded, ShardsMayBeOfAnyLengths)
     }
 }
 
+/// A sink takes part in rows whether or not its gradient is asked for.
+TEST(Sharded, DsinkMayBeLeftOut)
+{
+    AttentionCase attention(shape, DType::bfloat16, 8);
+    attention.add_sink();
+    for (const auto& [name, sharding] : shardings(shape.heads_q)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        static_cast<void>(on_ranks.run());
+        Results with_dsink = on_ranks.all();
+        for (HostTensor* const gradient : {&on_ranks.dq, &on_ranks.dk, &on_ranks.dv}) {
+            *gradient = HostTensor(gradient->dtype(), gradient->shape(), Fill::poison);
+        }
+        BackwardArgs args = on_ranks.backward_args();
+        args.dsink = {};
+        mpi::backward(args, on_ranks.options, sharding);
+        expect_same_bits(with_dsink, on_ranks.all());
+    }
+}
+
 class ShardedWithScale : public ::testing::TestWithParam<double> {};
 
 INSTANTIATE_TEST_SUITE_P(Scales, ShardedWithScale, ::testing::Values(0.25, large_scale));
