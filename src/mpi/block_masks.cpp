@@ -1,7 +1,8 @@
 #include "block_masks.hpp"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <span>
 
 namespace flashomp::mpi {
 
