@@ -80,8 +80,7 @@ struct Report {
 //
 // Backend, machine, device, threads and tiling are each rank's own. All other options must be the same on all ranks.
 // Tensors are in host memory; calls on a GPU copy them there and back. Not taken with more than one rank: streams,
-// device tensors, caches, 8 bits, positions. Dropout and score_mod, whose numbers of sequences and heads a part would
-// not know, are not taken with packed sequences, nor with heads shared out.
+// device tensors, caches, 8 bits, positions.
 //
 // Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
 // from parts (above 32, with 16 bits above 1024), all ranks compute their parts with logits from which about LSE is

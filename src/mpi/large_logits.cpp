@@ -10,7 +10,7 @@ namespace flashomp::mpi {
 
 namespace {
 
-constexpr std::int64_t shift_columns = 2;
+constexpr std::int64_t shift_columns = 8;
 constexpr float unit_of_k = 64.0F;
 
 /// The largest |LSE| whose rounding does not show: by 2^-19 at most. A single call begins to repair it there, too.
@@ -80,12 +80,12 @@ TensorView widened(Buffer& buffer, const ConstTensorView& x)
     return wide;
 }
 
-/// x, rounded to 8 bits.
-double with_8_bits(double x)
+/// x in the bits of a TF32 number.
+double with_11_bits(double x)
 {
     int exponent = 0;
     const double fraction = std::frexp(x, &exponent);
-    return std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
+    return std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
 }
 
 float scale_of(const Call& call)
@@ -140,25 +140,27 @@ ShiftedLogits::ShiftedLogits(const Call& call)
     c_.resize(static_cast<std::size_t>(call.args.lse.elements()));
     const TensorView q = widened(q_memory_, call.args.q), k = widened(k_memory_, call.args.k);
     for (std::int64_t row = 0; row < rows(); ++row) {
-        const std::array<double, shift_columns> cuts = cut(floats(memory)[row]);
-        float* const columns = floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_;
-        std::transform(cuts.begin(), cuts.end(), columns, [](double x) { return static_cast<float>(-x); });
-        c_[static_cast<std::size_t>(row)] =
-            scale_ * static_cast<double>(unit_of_k) * std::accumulate(cuts.begin(), cuts.end(), 0.0);
+        const double x = column_of(static_cast<double>(floats(memory)[row]));
+        std::fill_n(floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_, shift_columns,
+                    static_cast<float>(-x));
+        c_[static_cast<std::size_t>(row)] = logit_of_a_column() * x;
     }
     fill(columns_of(k, head_dim_, shift_columns), unit_of_k);
     q_ = q;
     k_ = k;
 }
 
-std::array<double, 2> ShiftedLogits::cut(float lse) const
+double ShiftedLogits::logit_of_a_column() const
+{
+    return scale_ * static_cast<double>(unit_of_k) * static_cast<double>(shift_columns);
+}
+
+double ShiftedLogits::column_of(double lse) const
 {
     // Any c will do. That of rows without keys, or with a NaN, is 0.
     constexpr double most = 0x1p100;
-    const double x = static_cast<double>(lse) / scale_ / static_cast<double>(unit_of_k);
-    const double wanted = std::isfinite(x) ? std::clamp(x, -most, most) : 0.0;
-    const double high = with_8_bits(wanted);
-    return {high, with_8_bits(wanted - high)};
+    const double x = lse / logit_of_a_column();
+    return std::isfinite(x) ? with_11_bits(std::clamp(x, -most, most)) : 0.0;
 }
 
 double ShiftedLogits::sum_of(const float* dq_row) const

@@ -10,7 +10,6 @@
 #include "agreement.hpp"
 #include "tensors.hpp"
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -20,12 +19,13 @@ namespace flashomp::mpi {
 /// on all ranks. Collective. `heads_ranks`: how many of them share out heads.
 [[nodiscard]] bool wants_shift(const Messages& messages, const Call& call, const Whole& whole, int heads_ranks);
 
-/// q, k and options by which the logits of a row are less by its c. q and k get two more columns:
+/// q, k and options by which the logits of a row are less by its c. q and k get eight more columns:
 ///
-///     [q, -x1/64, -x2/64]·[k, 64, 64] = q·k - (x1 + x2),      scale·(x1 + x2) = c
+///     [q, -x, … -x]·[k, 64, … 64] = q·k - 8·64·x,      c = scale·8·64·x
 ///
-/// so that kernels, options and schemes know nothing of it. x1/64 and x2/64 have 8 bits each, so that every machine's
-/// products are exact, those of TF32 numbers, too. The sink is left out, as it would be another one for each row.
+/// so that kernels, options and schemes know nothing of it. x has 11 bits, so that products are exact on every machine,
+/// those of TF32 numbers, too. Eight, as machines that sum in vector lanes have partial sums of a size then. The sink
+/// is left out, as it would be another one for each row.
 class ShiftedLogits {
 public:
     /// From call.args.lse. Takes all memory.
@@ -53,8 +53,10 @@ public:
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
-    /// x1 and x2, divided by 64.
-    [[nodiscard]] std::array<double, 2> cut(float lse) const;
+    /// What 1 in each of q's columns is worth.
+    [[nodiscard]] double logit_of_a_column() const;
+    /// x of a row.
+    [[nodiscard]] double column_of(double lse) const;
 
     Options options_;
     ConstTensorView sink_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agreement.hpp"
+#include "block_masks.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"
@@ -12,9 +13,10 @@ namespace flashomp::mpi {
 class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
-    PartOptions(const Call& call, const ConstTensorView& bias, const ConstTensorView& mask, std::int64_t first_head)
-        : whole_(call.options), bias_(bias), mask_(mask), is_packed_(call.is_packed()), wants_parts_(call.wants_parts),
-          first_head_(first_head)
+    PartOptions(const Call& call, const ConstTensorView& bias, const ConstTensorView& mask,
+                const BlockMasks& block_masks, std::int64_t first_head)
+        : whole_(call.options), bias_(bias), mask_(mask), block_masks_(block_masks), is_packed_(call.is_packed()),
+          wants_parts_(call.wants_parts), first_head_(first_head)
     {
     }
 
@@ -45,10 +47,10 @@ private:
         return part_unless_one(part, 2, is_packed_ ? piece.q.at.first : piece.q.row, piece.q.at.count);
     }
     [[nodiscard]] ConstTensorView mask_of(const Piece& piece, const HeadRange& queries);
-    [[nodiscard]] BlockMask block_mask_of(const Piece& piece) const;
 
     const Options& whole_;
     ConstTensorView bias_, mask_;
+    const BlockMasks& block_masks_;
     bool is_packed_, wants_parts_;
     std::int64_t first_head_;
     Buffer unpacked_; ///< of a mask of bits: keys need not begin with a byte

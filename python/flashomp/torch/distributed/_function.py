@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Sequence
 
@@ -12,7 +11,6 @@ from torch.autograd.function import once_differentiable
 
 from ._exchange import Group, expect_no_failure, guarded
 from ._heads import Heads, Members, head_range, with_heads_inside
-from ._large_logits import add_sink, shifted, sink_gradient, wants_shift, with_unit_columns
 from ._layout import Band, Piece
 from ._parts import Part, Sums, backward_block, forward_block, sink_alone
 from ._ring import Gather, Ring
@@ -54,16 +52,11 @@ class Plan:
         result[:, heads[self.me]] = x
         return result
 
-    def scale(self, q: Tensor) -> float:
-        scale: float | None = self.options["scale"]
-        return 1.0 / math.sqrt(q.size(-1)) if scale is None else scale
-
     def part(self, bias: Tensor | None, sink: Tensor | None, alibi_slopes: Tensor | None, key_padding_mask: Tensor | None,
-             mask: Tensor | None, scale: float | None = None) -> Part:
-        """bias and mask: as per_head() gives them; sink and alibi_slopes: of all heads; scale: another one."""
+             mask: Tensor | None) -> Part:
+        """bias and mask: as per_head() gives them; sink and alibi_slopes: of all heads."""
         own = self.heads.q[self.me]
-        options = self.options if scale is None else {**self.options, "scale": scale}
-        return Part(options, self.band, self.heads.calls(self.me), self.pieces, self.packed,
+        return Part(self.options, self.band, self.heads.calls(self.me), own.start, self.pieces, self.packed,
                     alibi_slopes=None if alibi_slopes is None else alibi_slopes[..., own], bias=bias,
                     key_padding_mask=key_padding_mask, mask=mask, sink=None if sink is None else sink[own])
 
@@ -74,18 +67,6 @@ def _unit(x: Tensor) -> Tensor:
 
 def _zeros(x: Tensor) -> Tensor:
     return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-
-
-def _forward(plan: Plan, part: Part, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """o and LSE of all keys, both float32. Where a call fails on one rank, RunFailure on all."""
-    o = q.new_zeros((*q.shape[:3], v.size(-1)), dtype=torch.float32)
-    lse = q.new_full((q.size(0), q.size(2), q.size(1)), float("-inf"), dtype=torch.float32)
-    error: Exception | None = None
-    for block in plan.route.travel(k, v):
-        if block is not None and error is None:
-            _, error = guarded(forward_block, part, q, block, o, lse)
-    expect_no_failure(plan.group, error, q.device)
-    return o, lse
 
 
 class Sharded(torch.autograd.Function):
@@ -104,22 +85,18 @@ class Sharded(torch.autograd.Function):
         k, v = (plan.members_k.to_heads(_unit(x), heads.k) for x in (k, v))
         bias, mask = plan.per_head(bias, plan.bias_has_rows), plan.per_head(mask, plan.mask_has_rows)
         part = plan.part(bias, sink, alibi_slopes, key_padding_mask, mask)
-        o, lse = _forward(plan, part, q, k, v)
+        o = q.new_zeros((*q.shape[:3], v.size(-1)), dtype=torch.float32)
+        lse = q.new_full((q.size(0), q.size(2), q.size(1)), float("-inf"), dtype=torch.float32)
+        error: Exception | None = None
+        for block in plan.route.travel(k, v):
+            if block is not None and error is None:
+                _, error = guarded(forward_block, part, q, block, o, lse)
+        expect_no_failure(plan.group, error, q.device)
         sink_alone(part, lse)
-        saved_lse, c, ctx.head_dim = lse, None, q.size(-1)
-        if wants_shift(plan.group, lse, plan.options["softcap"], q.dtype, q.size(-1)):
-            ctx.scale = plan.scale(q)
-            q, c = shifted(q, lse, ctx.scale)
-            k = with_unit_columns(k)
-            o, saved_lse = _forward(plan, plan.part(bias, None, alibi_slopes, key_padding_mask, mask, ctx.scale), q,
-                                    k, v)
-            if part.sink is not None:
-                add_sink(o, saved_lse, part.sink, c)
-            lse = (saved_lse + c).float()
         rounded = o.to(q.dtype)
         # On the host backward reads a float32 o beside inputs of 16 bits, so that rounding o takes nothing from Σ dO∘O; a
         # GPU's tensor machines do not.
-        ctx.save_for_backward(q, k, v, o if q.device.type == "cpu" else rounded, saved_lse, c, bias, sink, alibi_slopes,
+        ctx.save_for_backward(q, k, v, o if q.device.type == "cpu" else rounded, lse, bias, sink, alibi_slopes,
                               key_padding_mask, mask)
         lse_rows = plan.members_q.to_rows(with_heads_inside(lse)[..., None], heads.q, all_q)[..., 0]
         lse_out = with_heads_inside(lse_rows).contiguous()
@@ -130,15 +107,12 @@ class Sharded(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        q, k, v, o, lse, c, bias, sink, alibi_slopes, key_padding_mask, mask = ctx.saved_tensors
+        q, k, v, o, lse, bias, sink, alibi_slopes, key_padding_mask, mask = ctx.saved_tensors
         with_dbias, with_dsink = ctx.needs_input_grad[4:6]
         dout = _unit(plan.members_q.to_heads(dout.to(q.dtype), plan.heads.q))
-        part = plan.part(bias, sink, alibi_slopes, key_padding_mask, mask, None if c is None else ctx.scale)
+        part = plan.part(bias, sink, alibi_slopes, key_padding_mask, mask)
         own_sink = part.sink if with_dsink else None
-        if c is not None:
-            part.sink = None
-        sums = Sums(_zeros(q), _zeros(bias) if with_dbias else None,
-                    None if own_sink is None or c is not None else _zeros(own_sink))
+        sums = Sums(_zeros(q), _zeros(bias) if with_dbias else None, None if own_sink is None else _zeros(own_sink))
         home, error = plan.route.home(k, v), None
         for step, block in enumerate(plan.route.travel(k, v)):
             mine = None
@@ -150,9 +124,6 @@ class Sharded(torch.autograd.Function):
             home.hand_on(step, mine)
         dk, dv = home.result() or (_zeros(k), _zeros(v))
         expect_no_failure(plan.group, error, q.device)
-        if own_sink is not None and c is not None:
-            sums.dsink = sink_gradient(o, dout, lse, own_sink, c)
-        sums.dq, dk = (x[..., :ctx.head_dim] for x in (sums.dq, dk))
         dq = plan.members_q.to_rows(sums.dq.to(q.dtype), plan.heads.q, plan.heads.all_q)
         dk, dv = (plan.members_k.to_rows(x, plan.heads.k, plan.heads.all_k).to(k.dtype) for x in (dk, dv))
         dbias = dsink = None
