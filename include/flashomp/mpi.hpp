@@ -46,7 +46,7 @@ struct Report {
     Scheme scheme = Scheme::ring;   ///< never automatic
     int heads_ranks = 1;            ///< ranks that shared out heads
     std::string why;                ///< the cost model's reason, where the scheme was left open
-    bool has_large_logits = false;  ///< so that parts were computed twice (Large logits, below)
+    bool has_large_logits = false;  ///< so that parts were computed again (Large logits, below)
     std::int64_t bytes_sent = 0;    ///< to other ranks
     std::int64_t calls = 0;         ///< on parts, without merge()
     std::int64_t extra_bytes = 0;   ///< of buffers, besides those of the calls
@@ -83,8 +83,8 @@ struct Report {
 // device tensors, caches, 8 bits, positions.
 //
 // Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
-// from parts (above 32, with 16 bits above 1024), all ranks compute their parts with logits from which about LSE is
-// taken, which costs another forward pass in either pass. Not with softcap or score_mod, nor with head_dim above 574.
+// from parts (above 32), all ranks compute float32 calls once more with logits from which about LSE is taken: forward
+// takes twice as long, backward three times. Not with softcap or score_mod, nor with head_dim above 568.
 //
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
