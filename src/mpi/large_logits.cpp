@@ -10,7 +10,7 @@ namespace flashomp::mpi {
 
 namespace {
 
-constexpr std::int64_t shift_columns = 8;
+constexpr std::int64_t shift_columns = 8, equal_columns = shift_columns - 1;
 constexpr float unit_of_k = 64.0F;
 
 /// The largest |LSE| whose rounding does not show: by 2^-19 at most. A single call begins to repair it there, too.
@@ -140,32 +140,34 @@ ShiftedLogits::ShiftedLogits(const Call& call)
     c_.resize(static_cast<std::size_t>(call.args.lse.elements()));
     const TensorView q = widened(q_memory_, call.args.q), k = widened(k_memory_, call.args.k);
     for (std::int64_t row = 0; row < rows(); ++row) {
-        const double x = column_of(static_cast<double>(floats(memory)[row]));
-        std::fill_n(floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_, shift_columns,
-                    static_cast<float>(-x));
-        c_[static_cast<std::size_t>(row)] = logit_of_a_column() * x;
+        const auto [x, y] = columns_of_row(static_cast<double>(floats(memory)[row]));
+        float* const columns = floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_;
+        *std::fill_n(columns, equal_columns, static_cast<float>(-x)) = static_cast<float>(-y);
+        c_[static_cast<std::size_t>(row)] = logit_of_k() * (static_cast<double>(equal_columns) * x + y);
     }
     fill(columns_of(k, head_dim_, shift_columns), unit_of_k);
     q_ = q;
     k_ = k;
 }
 
-double ShiftedLogits::logit_of_a_column() const
+double ShiftedLogits::logit_of_k() const
 {
-    return scale_ * static_cast<double>(unit_of_k) * static_cast<double>(shift_columns);
+    return scale_ * static_cast<double>(unit_of_k);
 }
 
-double ShiftedLogits::column_of(double lse) const
+std::pair<double, double> ShiftedLogits::columns_of_row(double lse) const
 {
     // Any c will do. That of rows without keys, or with a NaN, is 0.
     constexpr double most = 0x1p100;
-    const double x = lse / logit_of_a_column();
-    return std::isfinite(x) ? with_11_bits(std::clamp(x, -most, most)) : 0.0;
+    const double wanted = lse / logit_of_k();
+    const double sum = std::isfinite(wanted) ? std::clamp(wanted, -most, most) : 0.0;
+    const double x = with_11_bits(sum / static_cast<double>(shift_columns));
+    return {x, with_11_bits(sum - static_cast<double>(equal_columns) * x)};
 }
 
 double ShiftedLogits::sum_of(const float* dq_row) const
 {
-    return static_cast<double>(dq_row[head_dim_]) / (scale_ * static_cast<double>(unit_of_k));
+    return static_cast<double>(dq_row[head_dim_]) / logit_of_k();
 }
 
 double ShiftedLogits::sink(std::int64_t row) const
@@ -233,21 +235,26 @@ ShiftedBackward::ShiftedBackward(const Call& call)
     }
 }
 
-/// With D = 0 and LSE = 0 at first. dQ, in a column in which k is 64, is then Σ dS times 64·scale.
+/// With D = 0 and LSE' as it was rounded at first. dQ, in a column in which k is 64, is then Σ dS times 64·scale.
 BackwardArgs ShiftedBackward::shifted_args()
 {
     BackwardArgs args = call_.args;
     args.q = logits_.q();
     args.k = logits_.k();
     args.o = zeros_like(o_, call_.args.o, last_extent(call_.args.o));
-    args.lse = zeros_like(lse_, call_.args.lse, last_extent(call_.args.lse));
+    const TensorView lse = float32_like(lse_, call_.args.lse);
+    copy(call_.args.lse, lse);
+    for (std::int64_t row = 0; row < logits_.rows(); ++row) {
+        floats(lse_)[row] = logits_.shifted(row, floats(lse_)[row]);
+    }
+    args.lse = lse;
     args.dq = float32_like(dq_, args.q);
     args.dk = float32_like(dk_, args.k);
     args.dbias = args.dsink = {};
     return args;
 }
 
-/// dO·v = 1, so that dS = P, which is exp(s').
+/// dO·v = 1, so that dS = P.
 BackwardArgs ShiftedBackward::exponentials_args()
 {
     BackwardArgs args = args_;
@@ -264,8 +271,9 @@ double ShiftedBackward::sum_of(std::int64_t row)
 void ShiftedBackward::take_lse()
 {
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-        const double sink = call_.options.sink ? std::exp(logits_.sink(row)) : 0.0;
-        floats(lse_)[row] = static_cast<float>(std::log(sum_of(row) + sink));
+        const auto rounded = static_cast<double>(floats(lse_)[row]);
+        const double sink = call_.options.sink ? std::exp(logits_.sink(row) - rounded) : 0.0;
+        floats(lse_)[row] = static_cast<float>(rounded + std::log(sum_of(row) + sink));
     }
 }
 

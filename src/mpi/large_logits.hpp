@@ -10,7 +10,9 @@
 #include "agreement.hpp"
 #include "tensors.hpp"
 
+#include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace flashomp::mpi {
@@ -21,10 +23,10 @@ namespace flashomp::mpi {
 
 /// q, k and options by which the logits of a row are less by its c. q and k get eight more columns:
 ///
-///     [q, -x, … -x]·[k, 64, … 64] = q·k - 8·64·x,      c = scale·8·64·x
+///     [q, -x, … -x, -y]·[k, 64, … 64] = q·k - 64·(7·x + y),      c = scale·64·(7·x + y)
 ///
-/// so that kernels, options and schemes know nothing of it. x has 11 bits, so that products are exact on every machine,
-/// those of TF32 numbers, too. Eight, as machines that sum in vector lanes have partial sums of a size then. The sink
+/// so that kernels, options and schemes know nothing of it. x and y have 11 bits, so that products are exact on every
+/// machine, those of TF32 numbers, too. Of eight about equal ones no partial sum in a vector lane is large. The sink
 /// is left out, as it would be another one for each row.
 class ShiftedLogits {
 public:
@@ -41,6 +43,12 @@ public:
     [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(c_.size()); }
     /// s' of the sink.
     [[nodiscard]] double sink(std::int64_t row) const;
+    /// LSE' from LSE, about; 0 where that is not finite.
+    [[nodiscard]] float shifted(std::int64_t row, float lse) const
+    {
+        const double rest = static_cast<double>(lse) - c_[static_cast<std::size_t>(row)];
+        return std::isfinite(rest) ? static_cast<float>(rest) : 0.0F;
+    }
     /// LSE, from LSE'.
     [[nodiscard]] float whole(std::int64_t row, float lse) const
     {
@@ -53,10 +61,10 @@ public:
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
-    /// What 1 in each of q's columns is worth.
-    [[nodiscard]] double logit_of_a_column() const;
-    /// x of a row.
-    [[nodiscard]] double column_of(double lse) const;
+    /// The logit of a 1 in q where k is 64.
+    [[nodiscard]] double logit_of_k() const;
+    /// x and y of a row.
+    [[nodiscard]] std::pair<double, double> columns_of_row(double lse) const;
 
     Options options_;
     ConstTensorView sink_;
@@ -93,7 +101,7 @@ public:
     /// Takes all memory.
     explicit ShiftedBackward(const Call& call);
 
-    [[nodiscard]] const Call& exponentials() const { return exponentials_; } ///< Σ exp(s'), for LSE'
+    [[nodiscard]] const Call& exponentials() const { return exponentials_; } ///< Σ P, for LSE'
     void take_lse();
     [[nodiscard]] const Call& deltas() const { return deltas_; } ///< Σ P∘dP, for D
     void take_delta();

@@ -40,6 +40,9 @@ TEST(Sharded, RunsHaveTheSameBits)
         attention.add_bias({true, true, true, false}, DType::float32);
         attention.add_sink();
         for (const auto& [name, sharding] : shardings(shape.heads_q)) {
+            if (scale == large_scale && sharding.scheme != mpi::Scheme::ring && sharding.scheme != mpi::Scheme::grid) {
+                continue; // a gather is compared with the ring, and where all share out heads there are no parts
+            }
             SCOPED_TRACE(::testing::Message() << name << ", scale " << scale);
             OnRanks on_ranks(attention, sharding);
             static_cast<void>(on_ranks.run());
