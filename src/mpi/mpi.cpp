@@ -1,6 +1,7 @@
 #include "flashomp/mpi.hpp"
 
 #include "engine.hpp"
+#include "messages_alone.hpp"
 
 #include <fmt/format.h>
 
@@ -72,13 +73,13 @@ Report alone(const Args& args, const Options& options, Scheme scheme)
 }
 
 template <class Args>
-Report run(const Args& args, const Options& options, const Sharding& sharding)
+Report run(const Args& args, const Options& options, const Sharding& sharding, bool computes = true)
 {
     Messages messages(sharding.comm);
     const int rank = messages.rank(), ranks = messages.ranks();
     if (ranks == 1) {
         check_sharding(sharding, ranks);
-        return alone(args, options, sharding.scheme);
+        return computes ? alone(args, options, sharding.scheme) : Report{};
     }
     const double start = MPI_Wtime();
     const Call call(args, options);
@@ -94,7 +95,7 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
         engine = call.is_backward ? backward_engine(messages, call, whole, *geometry, choice)
                                   : forward_engine(messages, call, whole, *geometry, choice);
     });
-    Report report = engine->run();
+    Report report = engine->run(computes);
     report.seconds = MPI_Wtime() - start;
     return report;
 }
@@ -109,6 +110,16 @@ Report forward(const ForwardArgs& args, const Options& options, const Sharding& 
 Report backward(const BackwardArgs& args, const Options& options, const Sharding& sharding)
 {
     return run(args, options, sharding);
+}
+
+Report forward_messages(const ForwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
+}
+
+Report backward_messages(const BackwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
 }
 
 } // namespace flashomp::mpi
