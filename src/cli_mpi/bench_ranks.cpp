@@ -104,7 +104,12 @@ Json context_of(const bench::RunSettings& settings, const Ranks& ranks, const Ra
 int run_bench_ranks(const RanksBenchFlags& flags, const Ranks& ranks, const SharingFlags& sharing)
 {
     std::vector<cost::Shape> shapes;
-    ranks.together([&] { shapes = shapes_or_usual(flags.what); });
+    ranks.together([&] {
+        shapes = shapes_or_usual(flags.what);
+        for (const cost::Shape& shape : shapes) {
+            cost::require_shareable(shape, ranks.size());
+        }
+    });
     if (flags.what.list) {
         print_names(shapes);
         return status_ok;

@@ -39,6 +39,7 @@ bool wait_asleep(MPI_Request& request, std::optional<std::chrono::seconds> patie
 Ranks::Ranks()
 {
     expect_success(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+    expect_success(MPI_Comm_dup(MPI_COMM_WORLD, &end_), "MPI_Comm_dup");
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
 }
@@ -46,6 +47,7 @@ Ranks::Ranks()
 Ranks::~Ranks()
 {
     MPI_Comm_free(&comm_);
+    MPI_Comm_free(&end_);
 }
 
 void Ranks::together(const std::function<void()>& step) const
@@ -128,11 +130,11 @@ int Ranks::agreed_status(int status, const std::function<void()>& say) const
     constexpr auto patience = std::chrono::seconds(5);
     int most = status;
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Iallreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, comm_, &request);
+    MPI_Iallreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, end_, &request);
     const bool has_failed = status != status_ok && status != status_falls_short;
     if (!(has_failed ? wait_asleep(request, patience) : wait_asleep(request))) {
         say();
-        MPI_Abort(comm_, status);
+        MPI_Abort(end_, status);
     }
     return most;
 }

@@ -43,6 +43,7 @@ public:
 
 private:
     MPI_Comm comm_ = MPI_COMM_NULL;
+    MPI_Comm end_ = MPI_COMM_NULL; ///< of agreed_status(), which one rank may reach while others are in a step
     int rank_ = 0, size_ = 1;
 };
 

@@ -276,7 +276,6 @@ void RanksBench::run(const cost::Shape& shape, const OnRow& on_row) const
 {
     std::optional<BenchCase> bench;
     ranks_.together([&] {
-        cost::require_shareable(shape, ranks_.size());
         bench.emplace(shape, settings_.dtype, settings_.options, Space{});
         bench->make_outputs(false);
         bench->make_outputs(true);

@@ -25,8 +25,8 @@ public:
     /// `shardings`: those to be measured; all that so many ranks can take where it is empty.
     RanksBench(const Ranks& ranks, const bench::RunSettings& settings, std::vector<mpi::Sharding> shardings);
 
-    /// Rank 0 is handed the rows: one rank alone first, then each way to share the call. Collective. What goes wrong is
-    /// a row that says so.
+    /// Of a shape that can be shared out (cost::require_shareable()). Rank 0 is handed the rows: one rank alone first,
+    /// then each way to share the call. Collective. What goes wrong is a row that says so.
     void run(const cost::Shape& shape, const OnRow& on_row) const;
 
 private:

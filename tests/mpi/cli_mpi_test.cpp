@@ -22,7 +22,7 @@ protected:
     }
     [[nodiscard]] Outcome run_ranks(const std::string& parts) const
     {
-        return run_shell("OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 FLASHOMP_TUNING=off " +
+        return run_shell("OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 FLASHOMP_TUNING=off timeout 60 " +
                          std::string(FLASHOMP_MPIEXEC) + " " + parts);
     }
     [[nodiscard]] Outcome run_mpi(int ranks, const Arguments& arguments) const
@@ -117,10 +117,9 @@ TEST_F(CliMpi, PlansForItsOwnRanksAndScheme)
 
 TEST_F(CliMpi, BenchSendsWhatPlanPredictsAndChecksEveryRow)
 {
-    const Arguments quick{"bench", "--repetitions", "2", "--min-time", "0", "--device", "host"};
-    // A window that travels either way, one head for all keys, more rows than divide, and packed sequences.
-    const Arguments shapes{"--shape", "b2_h4kv2_n61_d8_causal_window9", "--shape", "b1_h4kv1_n50x70_d8v12_window3x20",
-                           "--shape", "b3_h2_n40_d8_causal_varlen"};
+    const Arguments quick{"bench", "--repetitions", "1", "--min-time", "0", "--device", "host"};
+    // Lengths that do not divide, a window that sees more to the right, one key head, packed sequences.
+    const Arguments shapes{"--shape", "b1_h4kv1_n50x71_d8v12_window3x20", "--shape", "b3_h2_n40_d8_causal_varlen"};
     const Json json = json_of(4, quick + shapes + Arguments{"--out", path("rows.json")});
     EXPECT_EQ(Json::parse(contents(path("rows.json"))), json);
     EXPECT_EQ(json["context"]["ranks"], 4);
@@ -145,10 +144,10 @@ TEST_F(CliMpi, BenchSendsWhatPlanPredictsAndChecksEveryRow)
         EXPECT_EQ(row.contains("difference_dk"), row["direction"] == "backward");
         EXPECT_LE(row["computing_time"], row["most_time"]);
     }
-    EXPECT_EQ(alone, 6);
+    EXPECT_EQ(alone, 4);
     // Contiguous and zigzag ring, gather and grid; Ulysses where there are as many heads as ranks.
-    EXPECT_EQ(json["benchmarks"].size(), 6U + 2 * (7 + 7 + 6));
-    EXPECT_EQ(heads, 2 * (3 + 3 + 2));
+    EXPECT_EQ(json["benchmarks"].size(), 4U + 2 * (7 + 6));
+    EXPECT_EQ(heads, 2 * (3 + 2));
 
     const Outcome text = run_mpi(2, quick + Arguments{"--shape", "b1_h2_n64_d8", "--dtype", "bfloat16", "--direction",
                                                       "backward", "--scheme", "all-gather", "--sharding", "zigzag"});
@@ -165,8 +164,6 @@ TEST_F(CliMpi, WhatIsWrongOnOneRankEndsAll)
     const auto with = [&](const Arguments& more) { return ranks_of(2, good + to + more); };
     expect_all_refused(with({"--scheme", "star"}), "--scheme was 'star'; allowed is one of auto, ring");
     expect_all_refused(with({"--heads-ranks", "2"}), "heads_ranks was 2 with scheme automatic");
-    expect_all_refused(with({"--window", "-3,0"}), "window");
-    expect_all_refused(ranks_of(2, {"check", path("nowhere")}), "nowhere");
     expect_all_refused(ranks_of(2, {"bench", "--shape", "b1_h1_n64_d8_page8"}), "allowed are shapes without _blocks");
     write_text(path("file"), "no folder");
     expect_all_refused(ranks_of(2, good + Arguments{"--out", path("file") / "below"}), "is not a folder");
