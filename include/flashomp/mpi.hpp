@@ -79,8 +79,7 @@ struct Report {
 //
 // Backend, machine, device, threads and tiling are each rank's own. All other options must be the same on all ranks.
 // Tensors are in host memory; calls on a GPU copy them there and back. Not taken with more than one rank: streams,
-// device tensors, caches, 8 bits, positions. Dropout and score_mod, whose numbers of sequences and heads a part would
-// not know, are not taken with packed sequences, nor with heads shared out.
+// device tensors, caches, 8 bits, positions.
 //
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are

@@ -143,6 +143,7 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
     : messages_(messages), call_(call), geometry_(geometry), bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
       mask_has_rows_(!call.is_packed() && whole.mask_has_rows),
       head_runs_(head_runs(geometry.heads(), geometry.heads_q, geometry.heads_kv)),
+      block_masks_(call, whole, geometry.queries, messages.rank() - geometry.member, messages.rank()),
       first_of_(geometry.runs_q[static_cast<std::size_t>(geometry.ring_rank)].size())
 {
     const Place place = geometry.place(size_of(call.args.q.dtype));
@@ -163,7 +164,8 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
     q_shared_ = Buffer(input_bytes(batched(call.args.q)));
     bias_shared_ = Buffer(pairs_bytes(call.options.bias, bias_has_rows_));
     mask_shared_ = Buffer(pairs_bytes(call.options.mask, mask_has_rows_));
-    report_.extra_bytes = keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes();
+    report_.extra_bytes =
+        keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() + block_masks_.bytes();
 }
 
 Report Engine::run(bool computes)
@@ -211,7 +213,12 @@ void Engine::share_inputs()
         widen_into(bias_, wide);
         bias_ = wide;
     }
-    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first);
+    if (call_.options.block_mask) {
+        block_masks_.exchange(messages_);
+        attempt([&] { block_masks_.assemble(); });
+    }
+    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, block_masks_, call_.is_packed(),
+                                             geometry_.heads().first);
 }
 
 std::int64_t Engine::input_bytes(const ConstTensorView& own) const

@@ -9,14 +9,6 @@ namespace flashomp::mpi {
 
 namespace {
 
-/// Whether the options let heads be shared out, and what they are called that do not.
-const char* keeps_heads_together(const Options& options)
-{
-    return options.dropout.probability != 0.0
-               ? "dropout"
-               : (options.score_mod ? "score_mod" : (options.block_mask ? "block_mask" : nullptr));
-}
-
 void check_sharding(const Sharding& sharding, int ranks)
 {
     const auto is_one_of = [](auto value, auto last) { return static_cast<int>(value) <= static_cast<int>(last); };
@@ -35,10 +27,9 @@ void check_sharding(const Sharding& sharding, int ranks)
 /// The scheme: the caller's, or the model's. All ranks find the same.
 Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, int ranks)
 {
-    const char* const together = keeps_heads_together(call.options);
     if (sharding.scheme == Scheme::automatic) {
         const Geometry ring(call, whole, sharding.layout, 0, 1);
-        return cheapest(cost_shape(call, ring), together == nullptr);
+        return cheapest(cost_shape(call, ring));
     }
     const int members =
         sharding.scheme == Scheme::ulysses ? ranks : (sharding.scheme == Scheme::grid ? sharding.heads_ranks : 1);
@@ -46,11 +37,6 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
     if (members > heads_q) {
         throw Error(fmt::format("{} ranks share out {} heads of q; they must be at most as many as the heads.", members,
                                 heads_q));
-    }
-    if (members > 1 && together != nullptr) {
-        throw NotBuilt(fmt::format("{} was given with heads shared out over {} ranks; allowed are the schemes ring and "
-                                   "all_gather.",
-                                   together, members));
     }
     return {sharding.scheme, members, "the caller chose it"};
 }
@@ -83,11 +69,14 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
     }
     const double start = MPI_Wtime();
     const Call call(args, options);
-    const Whole whole = agree(messages, call, sharding);
+    Whole whole = agree(messages, call, sharding);
     check_sharding(sharding, ranks);
     expect_everywhere(messages, [&] { validate(call, whole, sharding, rank, ranks); });
     agree_on_values(messages, call);
     const Choice choice = choose(call, whole, sharding, ranks);
+    if (call.options.block_mask && choice.heads_ranks > 1) {
+        whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
+    }
     std::unique_ptr<const Geometry> geometry;
     std::unique_ptr<Engine> engine;
     expect_everywhere(messages, [&] {

@@ -19,6 +19,7 @@ public:
     Buffer(DType dtype, std::initializer_list<std::int64_t> shape) : Buffer(bytes_of(dtype, shape)) {}
 
     [[nodiscard]] std::byte* data() { return memory_.get(); }
+    [[nodiscard]] const std::byte* data() const { return memory_.get(); }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     [[nodiscard]] std::span<std::byte> span() { return {memory_.get(), static_cast<std::size_t>(bytes_)}; }
     [[nodiscard]] std::span<std::byte> first(std::int64_t bytes)
