@@ -9,6 +9,7 @@
 #include "flashomp/error.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +40,7 @@ Examples:
 )";
 
 /// A mask under which shards have different work, and none.
-constexpr const char* usual_shapes[] = {"b1_h8_n4096_d64_causal", "b1_h8_n4096_d64"}; // NOLINT
+constexpr std::array usual_shapes{"b1_h8_n4096_d64_causal", "b1_h8_n4096_d64"};
 
 struct RanksBenchFlags {
     RunFlags run;
