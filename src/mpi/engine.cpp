@@ -168,13 +168,13 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
         keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() + block_masks_.bytes();
 }
 
-Report Engine::run()
+Report Engine::run(bool computes)
 {
     share_inputs();
     for (int step = 0; step < geometry_.ring_ranks; ++step) {
         keys_->begin(step);
         begin_step(step);
-        if (keys_->block(step) != nullptr) {
+        if (computes && keys_->block(step) != nullptr) {
             for (const Piece& piece : pieces_[static_cast<std::size_t>(step)]) {
                 for (const HeadRun& heads : head_runs_) {
                     attempt([&] { compute(piece, heads, step); });

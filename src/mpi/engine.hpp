@@ -47,8 +47,8 @@ public:
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    /// Throws RunFailure on all ranks where a part failed on one.
-    Report run();
+    /// Throws RunFailure on all ranks where a part failed on one. Without computing, messages and copies are left.
+    Report run(bool computes);
 
 protected:
     /// Of the passes.

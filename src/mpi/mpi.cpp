@@ -2,6 +2,7 @@
 
 #include "engine.hpp"
 #include "large_logits.hpp"
+#include "messages_alone.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -65,6 +66,7 @@ struct Ranks {
     const Whole& whole;
     const Sharding& sharding;
     const Choice& choice;
+    bool computes; ///< or messages alone
 };
 
 Report compute(const Ranks& ranks, const Call& call)
@@ -77,7 +79,7 @@ Report compute(const Ranks& ranks, const Call& call)
         engine = call.is_backward ? backward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice)
                                   : forward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice);
     });
-    return engine->run();
+    return engine->run(ranks.computes);
 }
 
 /// Of two calls, one after the other. Bytes and waiting are counted by the messages of both.
@@ -93,7 +95,7 @@ Report both(const Report& first, Report second)
 Report forward_of(const Ranks& ranks, const Call& call)
 {
     const Report report = compute(ranks, call);
-    if (!wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
+    if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return report;
     }
     std::unique_ptr<ShiftedForward> shifted;
@@ -109,7 +111,7 @@ Report forward_of(const Ranks& ranks, const Call& call)
 
 Report backward_of(const Ranks& ranks, const Call& call)
 {
-    if (!wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
+    if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return compute(ranks, call);
     }
     std::unique_ptr<ShiftedBackward> shifted;
@@ -130,13 +132,13 @@ Report backward_of(const Ranks& ranks, const Call& call)
 }
 
 template <class Args>
-Report run(const Args& args, const Options& options, const Sharding& sharding)
+Report run(const Args& args, const Options& options, const Sharding& sharding, bool computes = true)
 {
     Messages messages(sharding.comm);
     const int rank = messages.rank(), ranks = messages.ranks();
     if (ranks == 1) {
         check_sharding(sharding, ranks);
-        return alone(args, options, sharding.scheme);
+        return computes ? alone(args, options, sharding.scheme) : Report{};
     }
     const double start = MPI_Wtime();
     const Call call(args, options);
@@ -148,7 +150,7 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
     if (call.options.block_mask && choice.heads_ranks > 1) {
         whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
     }
-    const Ranks all{messages, whole, sharding, choice};
+    const Ranks all{messages, whole, sharding, choice, computes};
     Report report = call.is_backward ? backward_of(all, call) : forward_of(all, call);
     report.seconds = MPI_Wtime() - start;
     return report;
@@ -164,6 +166,16 @@ Report forward(const ForwardArgs& args, const Options& options, const Sharding& 
 Report backward(const BackwardArgs& args, const Options& options, const Sharding& sharding)
 {
     return run(args, options, sharding);
+}
+
+Report forward_messages(const ForwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
+}
+
+Report backward_messages(const BackwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
 }
 
 } // namespace flashomp::mpi
