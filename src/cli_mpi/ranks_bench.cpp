@@ -38,6 +38,56 @@ std::vector<double> values_of(const ConstTensorView& view)
     return io::doubles(io::HostTensor::copy_of(view));
 }
 
+/// A direction of a case by one sharding. Backward is given what forward made by the same one.
+class SharedDirection {
+public:
+    SharedDirection(const Ranks& ranks, BenchCase& bench, bool backward, const mpi::Sharding& sharding)
+    {
+        ranks.together([&] {
+            bench.poison_outputs(false);
+            forward_.emplace(bench.forward_arguments(), bench.options(), sharding, output_type_of(bench.dtype()));
+        });
+        first_ = forward_->run();
+        forward_->put_together();
+        if (!backward) {
+            return;
+        }
+        ranks.together([&] {
+            bench.poison_outputs(true);
+            backward_.emplace(bench.arguments(), bench.options(), sharding, forward_->o());
+        });
+        first_ = backward_->run();
+        backward_->put_together();
+    }
+
+    [[nodiscard]] const mpi::Report& first() const { return first_; } ///< of the call whose results the case has now
+    [[nodiscard]] mpi::Report run() const { return backward_ ? backward_->run() : forward_->run(); }
+    [[nodiscard]] mpi::Report run_messages() const
+    {
+        return backward_ ? backward_->run_messages() : forward_->run_messages();
+    }
+    [[nodiscard]] Shards& shards()
+    {
+        return backward_ ? static_cast<Shards&>(*backward_) : static_cast<Shards&>(*forward_);
+    }
+
+private:
+    std::optional<ForwardShards> forward_;
+    std::optional<BackwardShards> backward_;
+    mpi::Report first_;
+};
+
+void say_where(const Report& report, bench::Row& row)
+{
+    row.backend = report.backend;
+    row.machine = report.machine;
+    row.ran_on = report.ran_on;
+    row.on_device = report.on_device;
+    row.tuned = report.tuned;
+    row.extra_bytes = report.extra_bytes;
+    row.standard_bytes = report.standard_bytes;
+}
+
 } // namespace
 
 RanksBench::RanksBench(const Ranks& ranks, const bench::RunSettings& settings, std::vector<mpi::Sharding> shardings)
@@ -101,13 +151,7 @@ RanksBench::Alone RanksBench::alone(BenchCase& bench, bool backward) const
     try {
         bench.forward();
         const Report report = call();
-        row.backend = report.backend;
-        row.machine = report.machine;
-        row.ran_on = report.ran_on;
-        row.on_device = report.on_device;
-        row.tuned = report.tuned;
-        row.extra_bytes = report.extra_bytes;
-        row.standard_bytes = report.standard_bytes;
+        say_where(report, row);
         const auto time = [&] { row.timing = bench::time_calls(row.name(), call, report.seconds, settings_.timing); };
         bench::check_and_time(bench, alone.expected, time, row);
         for (const auto& [name, view] : results_of(bench, backward)) {
@@ -196,45 +240,23 @@ RanksRow RanksBench::shared(BenchCase& bench, bool backward, const mpi::Sharding
     row.links = links;
     row.one_rank_seconds = alone.row.one_rank_seconds;
     try {
-        std::optional<ForwardShards> of_forward;
-        std::optional<BackwardShards> of_backward;
-        ranks_.together([&] {
-            bench.poison_outputs(false);
-            of_forward.emplace(bench.forward_arguments(), bench.options(), sharding, output_type_of(bench.dtype()));
-        });
-        mpi::Report report = of_forward->run();
-        of_forward->put_together();
-        if (backward) {
-            ranks_.together([&] {
-                bench.poison_outputs(true);
-                of_backward.emplace(bench.arguments(), bench.options(), sharding, of_forward->o());
-            });
-            report = of_backward->run();
-            of_backward->put_together();
-        }
-        row.heads_ranks = report.heads_ranks;
-        row.backend = report.last.backend;
-        row.machine = report.last.machine;
-        row.ran_on = report.last.ran_on;
-        row.on_device = report.last.on_device;
-        row.tuned = report.last.tuned;
-        row.extra_bytes = report.extra_bytes;
+        SharedDirection call(ranks_, bench, backward, sharding);
+        say_where(call.first().last, row);
+        row.extra_bytes = call.first().extra_bytes;
         row.standard_bytes = alone.row.standard_bytes;
-        row.bytes_sent = ranks_.sum(report.bytes_sent);
+        row.heads_ranks = call.first().heads_ranks;
+        row.bytes_sent = ranks_.sum(call.first().bytes_sent);
         if (row.on_device) {
             row.devices = row.ranks;
         }
-        Shards& shards = backward ? static_cast<Shards&>(*of_backward) : static_cast<Shards&>(*of_forward);
         const auto time = [&] {
-            shards.poison();
-            const Run run = time_together([&] { return backward ? of_backward->run() : of_forward->run(); });
-            shards.put_together();
+            call.shards().poison();
+            const Run run = time_together([&] { return call.run(); });
+            call.shards().put_together();
             row.timing = run.timing;
             row.computing = run.computing;
             row.waiting = run.waiting;
-            row.messages = time_together([&] {
-                               return backward ? of_backward->run_messages() : of_forward->run_messages();
-                           }).timing.median;
+            row.messages = time_together([&] { return call.run_messages(); }).timing.median;
         };
         if (!ranks_.is_first()) {
             if (ranks_.told(false)) {
