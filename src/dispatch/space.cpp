@@ -2,6 +2,9 @@
 
 #include "workspace.hpp"
 
+#include "launch/cuda_driver.hpp"
+#include "launch/devices.hpp"
+
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -27,7 +30,7 @@ constexpr std::align_val_t alignment{workspace_alignment};
 
 std::string Space::name() const
 {
-    return is_host() ? "the host" : fmt::format("device {}", device);
+    return is_host() || kind == Kind::page_locked ? "the host" : fmt::format("device {}", device);
 }
 
 void* allocate(std::int64_t bytes, const Space& space)
@@ -38,6 +41,10 @@ void* allocate(std::int64_t bytes, const Space& space)
     case Space::Kind::cuda:
         return space.is_asynchronous ? cuda::allocate_on(space.stream, bytes, space.device)
                                      : cuda::allocate(bytes, space.device);
+    case Space::Kind::page_locked: {
+        const bool is_cuda = cuda::device_count() > 0;
+        return allocate_page_locked(bytes, {is_cuda ? Space::Kind::cuda : Space::Kind::openmp, space.device});
+    }
     case Space::Kind::host:
         break;
     }
@@ -52,10 +59,31 @@ void release(void* memory, const Space& space)
     case Space::Kind::cuda:
         return space.is_asynchronous ? cuda::release_on(space.stream, memory, space.device)
                                      : cuda::release(memory, space.device);
+    case Space::Kind::page_locked:
+        offload::cuda_driver()->MemFreeHost(memory);
+        return;
     case Space::Kind::host:
         break;
     }
     ::operator delete(memory, alignment);
+}
+
+void* allocate_page_locked(std::int64_t bytes, const Space& space)
+{
+    const offload::CudaDriver* const driver = offload::cuda_driver();
+    const auto in_current_context = [&]() -> void* {
+        constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
+        void* memory = nullptr;
+        return driver != nullptr &&
+                       driver->MemHostAlloc(&memory, static_cast<std::size_t>(bytes), portable | mapped) == 0
+                   ? memory
+                   : nullptr;
+    };
+    if (space.kind == Space::Kind::cuda) {
+        const cuda::CurrentDevice current(space.device);
+        return in_current_context();
+    }
+    return offload::device_answers(space.device) ? in_current_context() : nullptr;
 }
 
 void release_unused(const Space& space)
@@ -79,6 +107,7 @@ void copy_in(void* target, const Space& space, const void* source, std::int64_t 
     case Space::Kind::cuda:
         done = cuda::copy(target, source, bytes, cuda::Copy::to_device, space.device, space.stream);
         break;
+    case Space::Kind::page_locked:
     case Space::Kind::host:
         std::memcpy(target, source, static_cast<std::size_t>(bytes));
     }
@@ -101,6 +130,7 @@ void copy_out(void* target, const void* source, const Space& space, std::int64_t
     case Space::Kind::cuda:
         done = cuda::copy(target, source, bytes, cuda::Copy::to_host, space.device, space.stream);
         break;
+    case Space::Kind::page_locked:
     case Space::Kind::host:
         std::memcpy(target, source, static_cast<std::size_t>(bytes));
     }

@@ -1,6 +1,8 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace flashomp::mpi {
 
@@ -140,7 +142,7 @@ CostShape cost_shape(const Call& call, const Geometry& ring)
 }
 
 Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const Geometry& geometry, const Choice& choice)
-    : messages_(messages), call_(call), geometry_(geometry), bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
+    : messages_(messages), site_(messages.site()), call_(call), geometry_(geometry), bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
       mask_has_rows_(!call.is_packed() && whole.mask_has_rows),
       head_runs_(head_runs(geometry.heads(), geometry.heads_q, geometry.heads_kv)),
       first_of_(geometry.runs_q[static_cast<std::size_t>(geometry.ring_rank)].size())
@@ -160,10 +162,13 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
             first = first == nullptr ? &piece : first;
         }
     }
-    q_shared_ = Buffer(input_bytes(batched(call.args.q)));
-    bias_shared_ = Buffer(pairs_bytes(call.options.bias, bias_has_rows_));
-    mask_shared_ = Buffer(pairs_bytes(call.options.mask, mask_has_rows_));
-    report_.extra_bytes = keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes();
+    q_shared_ = buffer(input_bytes(batched(call.args.q)));
+    bias_shared_ = buffer(pairs_bytes(call.options.bias, bias_has_rows_));
+    mask_shared_ = buffer(pairs_bytes(call.options.mask, mask_has_rows_));
+    const std::int64_t exchanged = exchange_bytes();
+    exchange_ = {buffer(exchanged, Stage::for_messages), buffer(exchanged, Stage::for_messages)};
+    report_.extra_bytes =
+        keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() + 2 * exchanged;
 }
 
 Report Engine::run()
@@ -184,8 +189,11 @@ Report Engine::run()
         keys_->end(step);
     }
     finish();
+    site_.wait();
+    attempt([&] { site_.expect_no_failure(); });
     expect_no_failure(messages_, failure_);
     report_.bytes_sent = messages_.bytes_sent();
+    report_.seconds_computing += messages_.seconds_computing();
     report_.seconds_waiting = messages_.seconds_waiting();
     return std::move(report_);
 }
@@ -196,8 +204,8 @@ void Engine::share_inputs()
     const int own = geometry_.ring_rank;
     const TensorView own_k = key_view(keys_->own(), own, k.dtype), own_v = value_view(keys_->own(), own, v.dtype);
     if (geometry_.shares_heads()) {
-        geometry_.keys.share_out(messages_, k, geometry_.ranges_k, own_k);
-        geometry_.keys.share_out(messages_, v, geometry_.ranges_k, own_v);
+        geometry_.keys.share_out(messages_, k, geometry_.ranges_k, own_k, exchange_);
+        geometry_.keys.share_out(messages_, v, geometry_.ranges_k, own_v, exchange_);
     } else {
         copy(k, own_k);
         copy(v, own_v);
@@ -208,10 +216,54 @@ void Engine::share_inputs()
     if (wants_wide_bias_ && bias_.dtype != DType::float32) {
         const TensorView wide =
             bias_wide_.view(DType::float32, {bias_.shape[0], bias_.shape[1], bias_.shape[2], bias_.shape[3]});
-        widen_into(bias_, wide);
+        site_.convert(bias_, wide);
         bias_ = wide;
     }
-    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first);
+    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first,
+                                             site_);
+}
+
+/// The most that an exchange of heads has on its way to or from this rank. Tensors of 16 bits are counted as float32,
+/// which their results may be.
+std::int64_t Engine::exchange_bytes() const
+{
+    const Geometry& g = geometry_;
+    if (!g.shares_heads() || site_.memory() == Memory::host) {
+        return 0;
+    }
+    const auto bytes = [&](std::int64_t own_rows, std::int64_t rows, const std::vector<HeadRange>& ranges,
+                           std::int64_t row_elements) {
+        const auto heads = std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
+                                           [](std::int64_t sum, const HeadRange& range) { return sum + range.count; });
+        const std::int64_t own_heads = ranges[static_cast<std::size_t>(g.member)].count;
+        return std::max(own_rows * heads, rows * own_heads) * row_elements * size_of(DType::float32);
+    };
+    const std::int64_t rows_q = batched(call_.args.q).shape[1], rows_k = batched(call_.args.k).shape[1];
+    const std::int64_t depth = g.batch * std::max(g.head_dim, g.head_dim_v);
+    std::int64_t most = std::max(bytes(rows_q, g.queries.rows(), g.ranges_q, depth),
+                                 bytes(rows_k, g.keys.rows(), g.ranges_k, depth));
+    for (const auto& [view, has_rows] :
+         {std::pair{call_.options.bias, bias_has_rows_}, std::pair{call_.options.mask, mask_has_rows_}}) {
+        if (view && has_rows) {
+            most = std::max(most, bytes(rows_q, g.queries.rows(), pair_ranges(view), view.shape[0] * view.shape[3]));
+        }
+    }
+    return most;
+}
+
+void Engine::sum_over_ranks(Buffer& values, Buffer& scratch)
+{
+    const auto floats = [](std::span<std::byte> bytes) {
+        return std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
+    };
+    messages_.sum(floats(values.on_host()), floats(scratch.host_memory()));
+    values.from_host();
+}
+
+std::vector<HeadRange> Engine::pair_ranges(const ConstTensorView& pairs) const
+{
+    return pairs.shape[1] == 1 ? std::vector<HeadRange>(geometry_.ranges_q.size(), HeadRange{0, 1})
+                               : geometry_.ranges_q;
 }
 
 std::int64_t Engine::input_bytes(const ConstTensorView& own) const
@@ -228,7 +280,7 @@ ConstTensorView Engine::shared_input(const ConstTensorView& own, Buffer& buffer)
     }
     const TensorView shared =
         buffer.view(own.dtype, {own.shape[0], geometry_.queries.rows(), geometry_.heads().count, own.shape[3]});
-    geometry_.queries.share_out(messages_, own, geometry_.ranges_q, shared);
+    geometry_.queries.share_out(messages_, own, geometry_.ranges_q, shared, exchange_);
     return shared;
 }
 
@@ -249,11 +301,10 @@ ConstTensorView Engine::shared_pairs(const ConstTensorView& own, bool has_rows, 
         return part_unless_one(own, 1, geometry_.heads().first, geometry_.heads().count);
     }
     const bool is_one = own.shape[1] == 1;
-    const std::vector<HeadRange> ranges =
-        is_one ? std::vector<HeadRange>(geometry_.ranges_q.size(), HeadRange{0, 1}) : geometry_.ranges_q;
+    const std::vector<HeadRange> ranges = pair_ranges(own);
     const TensorView shared = buffer.view(
         own.dtype, {own.shape[0], is_one ? 1 : geometry_.heads().count, geometry_.queries.rows(), own.shape[3]});
-    geometry_.queries.share_out(messages_, own.transposed(1, 2), ranges, shared.transposed(1, 2));
+    geometry_.queries.share_out(messages_, own.transposed(1, 2), ranges, shared.transposed(1, 2), exchange_);
     return shared;
 }
 
@@ -261,14 +312,15 @@ TensorView Engine::key_view(std::byte* block, int of, DType dtype) const
 {
     const Geometry& g = geometry_;
     return TensorView::contiguous(block, dtype,
-                                  {g.batch, g.rows_k[static_cast<std::size_t>(of)], g.key_heads().count, g.head_dim});
+                                  {g.batch, g.rows_k[static_cast<std::size_t>(of)], g.key_heads().count, g.head_dim},
+                                  site_.memory());
 }
 
 TensorView Engine::value_view(std::byte* block, int of, DType dtype) const
 {
     const TensorView k = key_view(block, of, dtype);
     return TensorView::contiguous(block + k.elements() * size_of(dtype), dtype,
-                                  {k.shape[0], k.shape[1], k.shape[2], geometry_.head_dim_v});
+                                  {k.shape[0], k.shape[1], k.shape[2], geometry_.head_dim_v}, site_.memory());
 }
 
 std::int64_t Engine::most_rows(const std::vector<std::vector<Run>>& runs)
@@ -305,6 +357,7 @@ Options Engine::merge_options() const
     options.backend = call_.options.backend;
     options.machine = call_.options.machine;
     options.device = call_.options.device;
+    options.stream = call_.options.stream;
     return options;
 }
 

@@ -23,53 +23,82 @@ void each_part(std::span<Byte> bytes, F f)
     }
 }
 
-int free_duplicate(MPI_Comm /*comm*/, int /*key*/, void* duplicate, void* /*extra*/)
+/// What is kept with a communicator of the caller's.
+struct Kept {
+    MPI_Comm duplicate = MPI_COMM_NULL;
+    int rank_on_node = 0;
+};
+
+std::span<std::byte> bytes_of(const BufferPart& part)
 {
-    auto* const kept = static_cast<MPI_Comm*>(duplicate);
-    const int code = MPI_Comm_free(kept);
+    return {part.buffer->data() + part.first, static_cast<std::size_t>(part.bytes)};
+}
+
+std::span<std::byte> staged_bytes(const BufferPart& part)
+{
+    return {part.buffer->stage() + part.first, static_cast<std::size_t>(part.bytes)};
+}
+
+int free_kept(MPI_Comm /*comm*/, int /*key*/, void* attribute, void* /*extra*/)
+{
+    auto* const kept = static_cast<Kept*>(attribute);
+    const int code = MPI_Comm_free(&kept->duplicate);
     delete kept; // NOLINT(cppcoreguidelines-owning-memory): MPI keeps it as a plain pointer
     return code;
 }
 
-/// The key under which communicators keep their duplicate.
-int duplicate_key()
+/// The key under which communicators keep it.
+int kept_key()
 {
     static const int key = [] {
         int made = MPI_KEYVAL_INVALID;
-        expect_success(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_duplicate, &made, nullptr),
+        expect_success(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_kept, &made, nullptr),
                        "MPI_Comm_create_keyval");
         return made;
     }();
     return key;
 }
 
-MPI_Comm duplicate_of(MPI_Comm comm)
+int rank_on_node(MPI_Comm comm)
+{
+    MPI_Comm node = MPI_COMM_NULL;
+    expect_success(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+    int rank = 0;
+    const int code = MPI_Comm_rank(node, &rank);
+    MPI_Comm_free(&node);
+    expect_success(code, "MPI_Comm_rank");
+    return rank;
+}
+
+const Kept& kept_with(MPI_Comm comm)
 {
     void* found = nullptr;
     int is_there = 0;
-    expect_success(MPI_Comm_get_attr(comm, duplicate_key(), static_cast<void*>(&found), &is_there),
-                   "MPI_Comm_get_attr");
+    expect_success(MPI_Comm_get_attr(comm, kept_key(), static_cast<void*>(&found), &is_there), "MPI_Comm_get_attr");
     if (is_there != 0) {
-        return *static_cast<MPI_Comm*>(found);
+        return *static_cast<Kept*>(found);
     }
-    MPI_Comm made = MPI_COMM_NULL;
-    expect_success(MPI_Comm_dup(comm, &made), "MPI_Comm_dup");
-    expect_success(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    auto* const kept = new MPI_Comm(made); // NOLINT(cppcoreguidelines-owning-memory): free_duplicate() deletes it
-    expect_success(MPI_Comm_set_attr(comm, duplicate_key(), kept), "MPI_Comm_set_attr");
-    return made;
+    Kept made;
+    expect_success(MPI_Comm_dup(comm, &made.duplicate), "MPI_Comm_dup");
+    expect_success(MPI_Comm_set_errhandler(made.duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    made.rank_on_node = rank_on_node(made.duplicate);
+    auto* const kept = new Kept(made); // NOLINT(cppcoreguidelines-owning-memory): free_kept() deletes it
+    expect_success(MPI_Comm_set_attr(comm, kept_key(), kept), "MPI_Comm_set_attr");
+    return *kept;
+}
+
+bool is_done(std::span<MPI_Request> pending)
+{
+    int all = 0;
+    expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
+                   "MPI_Testall");
+    return all != 0;
 }
 
 /// Waits, and lets other ranks on the same core run meanwhile: MPI_Waitall() of MPICH spins.
 void wait_for(std::span<MPI_Request> pending)
 {
-    int all = 0;
-    const auto test = [&] {
-        expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
-                       "MPI_Testall");
-        return all != 0;
-    };
-    while (!test()) {
+    while (!is_done(pending)) {
         std::this_thread::yield();
     }
 }
@@ -125,28 +154,112 @@ Messages::Messages(MPI_Comm comm)
     }
     expect_success(MPI_Comm_size(comm, &ranks_), "MPI_Comm_size");
     expect_success(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-    comm_ = ranks_ > 1 ? duplicate_of(comm) : comm;
+    comm_ = comm;
+    if (ranks_ > 1) {
+        const Kept& kept = kept_with(comm);
+        comm_ = kept.duplicate;
+        rank_on_node_ = kept.rank_on_node;
+    }
 }
 
-void Messages::send(std::span<const std::byte> bytes, int to, Tag tag, Pending& pending)
+void Messages::post_send(std::span<const std::byte> bytes, int to, Tag tag, std::vector<MPI_Request>& requests)
 {
     each_part(bytes, [&](std::span<const std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
+        requests.push_back(MPI_REQUEST_NULL);
         expect_success(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, to, static_cast<int>(tag), comm_,
-                                 &pending.back()),
+                                 &requests.back()),
                        "MPI_Isend");
     });
     bytes_sent_ += to != rank_ ? static_cast<std::int64_t>(bytes.size()) : 0;
 }
 
-void Messages::receive(std::span<std::byte> bytes, int from, Tag tag, Pending& pending)
+void Messages::post_receive(std::span<std::byte> bytes, int from, Tag tag, std::vector<MPI_Request>& requests)
 {
     each_part(bytes, [&](std::span<std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
+        requests.push_back(MPI_REQUEST_NULL);
         expect_success(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, from, static_cast<int>(tag),
-                                 comm_, &pending.back()),
+                                 comm_, &requests.back()),
                        "MPI_Irecv");
     });
+}
+
+void Messages::stage(const BufferPart& part, const std::vector<int>& peers, Tag tag, bool is_incoming, Pending& pending)
+{
+    const std::span<std::byte> stage = staged_bytes(part);
+    auto staged = std::make_shared<Staged>(Staged{part, peers, tag, is_incoming, site_->mark(), {}, is_incoming});
+    if (is_incoming) {
+        post_receive(stage, peers.front(), tag, staged->requests);
+    } else {
+        staged->mark = site_->copy_out(stage.data(), part.buffer->data() + part.first, part.bytes, staged->mark);
+    }
+    pending.staged.push_back(staged);
+    staged_.push_back(std::move(staged));
+    progress(); // the copy may be over already
+}
+
+void Messages::advance(Staged& staged, bool may_leave)
+{
+    const BufferPart& part = staged.part;
+    if (staged.is_moving) {
+        if (!is_done(staged.requests)) {
+            return;
+        }
+        staged.is_moving = false;
+        if (staged.is_incoming) {
+            staged.mark = site_->copy_in(part.buffer->data() + part.first, staged_bytes(part).data(), part.bytes,
+                                         staged.mark);
+        } else {
+            staged.is_over = true;
+        }
+    }
+    if (staged.is_over || !site_->is_past(staged.mark)) {
+        return;
+    }
+    if (staged.is_incoming) {
+        staged.is_over = true;
+        return;
+    }
+    if (!may_leave) {
+        return;
+    }
+    staged.is_moving = true;
+    for (const int to : staged.peers) {
+        post_send(staged_bytes(part), to, staged.tag, staged.requests);
+    }
+}
+
+void Messages::send(const BufferPart& part, const std::vector<int>& to, Tag tag, Pending& pending)
+{
+    if (part.bytes == 0 || to.empty()) {
+        return;
+    }
+    if (part.buffer->stage() != nullptr) {
+        stage(part, to, tag, false, pending);
+        return;
+    }
+    wait_for_site();
+    for (const int rank : to) {
+        post_send(bytes_of(part), rank, tag, pending.requests);
+    }
+}
+
+void Messages::pass_on(const BufferPart& part, int to, Tag tag, Pending& pending)
+{
+    // In order with what the site does it is as it was received: nothing is written there.
+    post_send(part.buffer->stage() != nullptr ? staged_bytes(part) : bytes_of(part), to, tag, pending.requests);
+}
+
+void Messages::receive(const BufferPart& part, int from, Tag tag, Pending& pending)
+{
+    if (part.bytes == 0) {
+        return;
+    }
+    if (part.buffer->stage() != nullptr) {
+        stage(part, {from}, tag, true, pending);
+        return;
+    }
+    wait_for_site();
+    post_receive(bytes_of(part), from, tag, pending.requests);
 }
 
 void Messages::send(const ConstTensorView& view, int to, Tag tag, Pending& pending)
@@ -155,8 +268,9 @@ void Messages::send(const ConstTensorView& view, int to, Tag tag, Pending& pendi
         return;
     }
     const ElementsType type(view);
-    pending.push_back(MPI_REQUEST_NULL);
-    expect_success(MPI_Isend(view.data, 1, type.get(), to, static_cast<int>(tag), comm_, &pending.back()), "MPI_Isend");
+    pending.requests.push_back(MPI_REQUEST_NULL);
+    expect_success(MPI_Isend(view.data, 1, type.get(), to, static_cast<int>(tag), comm_, &pending.requests.back()),
+                   "MPI_Isend");
     bytes_sent_ += to != rank_ ? view.elements() * size_of(view.dtype) : 0;
 }
 
@@ -166,24 +280,52 @@ void Messages::receive(const TensorView& view, int from, Tag tag, Pending& pendi
         return;
     }
     const ElementsType type(view);
-    pending.push_back(MPI_REQUEST_NULL);
-    expect_success(MPI_Irecv(view.data, 1, type.get(), from, static_cast<int>(tag), comm_, &pending.back()),
+    pending.requests.push_back(MPI_REQUEST_NULL);
+    expect_success(MPI_Irecv(view.data, 1, type.get(), from, static_cast<int>(tag), comm_, &pending.requests.back()),
                    "MPI_Irecv");
+}
+
+template <class F>
+void Messages::wait_until(F is_there)
+{
+    for (auto start = Clock::now(); !is_there();) {
+        const bool has_work = !site_->is_idle();
+        progress();
+        std::this_thread::yield();
+        const auto now = Clock::now();
+        (has_work ? seconds_computing_ : seconds_waiting_) += std::chrono::duration<double>(now - start).count();
+        start = now;
+    }
 }
 
 void Messages::wait(Pending& pending)
 {
-    const auto start = Clock::now();
-    wait_for(pending);
-    seconds_waiting_ += std::chrono::duration<double>(Clock::now() - start).count();
-    pending.clear();
+    wait_until([&] {
+        const bool is_moved = is_done(pending.requests);
+        return is_moved && std::all_of(pending.staged.begin(), pending.staged.end(),
+                                       [](const auto& staged) { return staged->is_over; });
+    });
+    pending.requests.clear();
+    pending.staged.clear();
 }
 
-void Messages::progress(Pending& pending)
+void Messages::wait_for_site()
 {
-    int all = 0;
-    expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
-                   "MPI_Testall");
+    if (site_->memory() == Memory::device) {
+        wait_until([&] { return site_->is_idle(); });
+    }
+}
+
+void Messages::progress()
+{
+    bool may_leave = true; // messages leave in the order in which they were sent
+    for (const auto& staged : staged_) {
+        advance(*staged, may_leave);
+        may_leave = may_leave && (staged->is_incoming || staged->is_moving || staged->is_over);
+    }
+    std::erase_if(staged_, [](const auto& staged) { return staged->is_over; });
+    int is_there = 0;
+    expect_success(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &is_there, MPI_STATUS_IGNORE), "MPI_Iprobe");
 }
 
 std::vector<std::int64_t> Messages::all_numbers(const std::vector<std::int64_t>& mine) const
@@ -222,19 +364,19 @@ void Messages::sum(std::span<float> values, std::span<float> scratch)
     Pending pending;
     if (rank_ > 0) {
         const std::span<float> before = scratch.first(values.size());
-        receive(std::as_writable_bytes(before), rank_ - 1, Tag::sums, pending);
+        post_receive(std::as_writable_bytes(before), rank_ - 1, Tag::sums, pending.requests);
         wait(pending);
         std::transform(before.begin(), before.end(), values.begin(), values.begin(), std::plus<>());
     }
     if (rank_ + 1 < ranks_) {
-        send(std::as_bytes(values), rank_ + 1, Tag::sums, pending);
+        post_send(std::as_bytes(values), rank_ + 1, Tag::sums, pending.requests);
         wait(pending);
     }
     each_part(std::as_writable_bytes(values), [&](std::span<std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
-        expect_success(
-            MPI_Ibcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_, &pending.back()),
-            "MPI_Ibcast");
+        pending.requests.push_back(MPI_REQUEST_NULL);
+        expect_success(MPI_Ibcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_,
+                                  &pending.requests.back()),
+                       "MPI_Ibcast");
     });
     wait(pending);
     bytes_sent_ += rank_ + 1 == ranks_ ? static_cast<std::int64_t>(values.size_bytes()) * (ranks_ - 1) : 0;

@@ -1,6 +1,8 @@
 #include "flashomp/mpi.hpp"
 
+#include "devices.hpp"
 #include "engine.hpp"
+#include "site.hpp"
 
 #include <fmt/format.h>
 
@@ -57,19 +59,27 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
 template <class Args>
 Report alone(const Args& args, const Options& options, Scheme scheme)
 {
+    const std::unique_ptr<Site> device = args.q.memory == Memory::device ? device_sites()(options) : nullptr;
+    Site& site = device != nullptr ? *device : host_site();
     Report report;
     report.scheme = scheme == Scheme::automatic ? Scheme::ring : scheme;
     const double start = MPI_Wtime();
     if constexpr (std::is_same_v<Args, ForwardArgs>) {
-        report.last = flashomp::forward(args, options);
+        report.last = site.forward(args, options);
     } else {
-        report.last = flashomp::backward(args, options);
+        report.last = site.backward(args, options);
     }
     report.calls = 1;
     report.why = "there is one rank";
     report.seconds = report.seconds_computing = MPI_Wtime() - start;
     return report;
 }
+
+/// Buffers go when nothing uses them any more.
+struct WaitsAtLast {
+    Site& site;
+    ~WaitsAtLast() { site.wait(); }
+};
 
 template <class Args>
 Report run(const Args& args, const Options& options, const Sharding& sharding)
@@ -81,14 +91,26 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
         return alone(args, options, sharding.scheme);
     }
     const double start = MPI_Wtime();
-    const Call call(args, options);
+    Options own = with_device_of_rank(options, messages.rank_on_node());
+    const Call call(args, own);
     const Whole whole = agree(messages, call, sharding);
     check_sharding(sharding, ranks);
-    expect_everywhere(messages, [&] { validate(call, whole, sharding, rank, ranks); });
-    agree_on_values(messages, call);
+    std::unique_ptr<Site> device;
+    std::vector<std::int64_t> values;
+    expect_everywhere(messages, [&] {
+        if (call.memory() == Memory::device) {
+            device = device_sites()(own);
+            messages.serve(*device);
+            own = device->options_of_calls(own);
+        }
+        validate(call, whole, sharding, rank, ranks, messages.site());
+        values = common_values(call, messages.site());
+    });
+    agree_on_values(messages, values);
     const Choice choice = choose(call, whole, sharding, ranks);
     std::unique_ptr<const Geometry> geometry;
     std::unique_ptr<Engine> engine;
+    const WaitsAtLast waits{messages.site()};
     expect_everywhere(messages, [&] {
         geometry = std::make_unique<Geometry>(call, whole, sharding.layout, rank, choice.heads_ranks);
         engine = call.is_backward ? backward_engine(messages, call, whole, *geometry, choice)
@@ -100,6 +122,11 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
 }
 
 } // namespace
+
+Device device_of_rank(MPI_Comm comm, const Options& options)
+{
+    return with_device_of_rank(options, Messages(comm).rank_on_node()).device;
+}
 
 Report forward(const ForwardArgs& args, const Options& options, const Sharding& sharding)
 {

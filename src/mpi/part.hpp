@@ -2,8 +2,11 @@
 #pragma once
 
 #include "heads.hpp"
+#include "buffer.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"
+
+#include <vector>
 
 namespace flashomp::mpi {
 
@@ -12,8 +15,9 @@ class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
     PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask, bool is_packed,
-                std::int64_t first_head)
-        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head)
+                std::int64_t first_head, Site& site)
+        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head),
+          site_(site)
     {
     }
 
@@ -50,7 +54,8 @@ private:
     ConstTensorView bias_, mask_;
     bool is_packed_;
     std::int64_t first_head_;
-    Buffer unpacked_; ///< of a mask of bits: keys need not begin with a byte
+    Site& site_;
+    std::vector<Buffer> unpacked_; ///< of a mask of bits: keys need not begin with a byte. Calls may still read old ones
 };
 
 } // namespace flashomp::mpi

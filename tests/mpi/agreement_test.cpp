@@ -78,7 +78,7 @@ const std::vector<Otherwise>& others()
         {"padding", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { --r.options.key_padding_mask.shape[1]; },
          "key_padding_mask is boolean [2, 31]"},
         {"device memory", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.q.memory = Memory::device; },
-         "device memory for q"},
+         "the memory of q is"},
         {"machine", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.threads = -1; }, "threads was -1"},
         {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream was given"},
         {"positions", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.positions_q.whole = 5; },
@@ -110,7 +110,7 @@ TEST(Disagreement, IsToldOnAllRanks)
         if (rank() == ranks() - 1) {
             other.change(on_ranks, args, sharding);
         }
-        const std::string said = refusal([&] { mpi::backward(args, on_ranks.options, sharding); });
+        const std::string said = refusal([&] { sharded_backward(args, on_ranks.options, sharding); });
         expect_same_everywhere(said);
         EXPECT_NE(said.find(other.words), std::string::npos) << said;
         EXPECT_NE(said.find("rank " + std::to_string(ranks() - 1)), std::string::npos) << said;
@@ -128,9 +128,9 @@ TEST(Disagreement, OfThePass)
     OnRanks on_ranks(attention, {});
     const std::string said = refusal([&] {
         if (rank() == 0) {
-            mpi::forward(on_ranks.forward_args(), on_ranks.options);
+            sharded_forward(on_ranks.forward_args(), on_ranks.options);
         } else {
-            mpi::backward(on_ranks.backward_args(), on_ranks.options);
+            sharded_backward(on_ranks.backward_args(), on_ranks.options);
         }
     });
     expect_same_everywhere(said);
@@ -151,7 +151,7 @@ TEST(Disagreement, WithTheLibrary)
         OnRanks on_ranks(attention, sharding, lengths, lengths);
         change(attention, on_ranks);
         const std::string sentence =
-            refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options, sharding); });
+            refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); });
         expect_same_everywhere(sentence);
         return sentence;
     };
@@ -180,7 +180,7 @@ TEST(Disagreement, WithTheLibrary)
     AttentionCase attention(shape, DType::float32, 11);
     OnRanks on_ranks(attention, {MPI_COMM_WORLD, Layout::contiguous, Scheme::ring, 0}, lengths, lengths);
     const std::string zigzag = refusal([&] {
-        mpi::forward(on_ranks.forward_args(), on_ranks.options, {MPI_COMM_WORLD, Layout::zigzag, Scheme::ring, 0});
+        sharded_forward(on_ranks.forward_args(), on_ranks.options, {MPI_COMM_WORLD, Layout::zigzag, Scheme::ring, 0});
     });
     expect_same_everywhere(zigzag);
     EXPECT_NE(zigzag.find("zigzag shards of 32 rows"), std::string::npos) << zigzag;
@@ -240,7 +240,7 @@ TEST(Failure, OfARanksEnvironment)
     if (rank() == ranks() - 1) {
         setenv("FLASHOMP_HOST_ISA", "no such set", 1);
     }
-    const std::string said = refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options); });
+    const std::string said = refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options); });
     unsetenv("FLASHOMP_HOST_ISA");
     expect_same_everywhere(said);
     EXPECT_NE(said.find("FLASHOMP_HOST_ISA"), std::string::npos) << said;
@@ -252,7 +252,7 @@ TEST(Communicator, ThatIsNoneIsRefused)
     OnRanks on_ranks(attention, {});
     mpi::Sharding sharding;
     sharding.comm = MPI_COMM_NULL;
-    EXPECT_NE(refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
+    EXPECT_NE(refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
               std::string::npos);
 }
 

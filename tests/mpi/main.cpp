@@ -30,6 +30,9 @@ private:
 int main(int argc, char** argv)
 {
     MPI_Init(&argc, &argv);
+    if (flashomp::testing::has_fake_device()) {
+        flashomp::testing::install_fake_device();
+    }
     testing::InitGoogleTest(&argc, argv);
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -4,7 +4,7 @@
 #include "support/attention_case.hpp"
 #include "support/sharded.hpp"
 
-#include "flashomp/mpi.hpp"
+#include "fake_device.hpp"
 #include "layout.hpp"
 
 #include <functional>
@@ -113,8 +113,8 @@ public:
     Reports run()
     {
         Reports reports;
-        reports.forward = mpi::forward(forward_args(), options, sharding_);
-        reports.backward = mpi::backward(backward_args(), options, sharding_);
+        reports.forward = sharded_forward(forward_args(), options, sharding_);
+        reports.backward = sharded_backward(backward_args(), options, sharding_);
         return reports;
     }
 

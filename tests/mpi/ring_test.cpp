@@ -22,8 +22,8 @@ TEST(Sharded, OneRankIsASingleCallToTheBit)
     sharding.comm = MPI_COMM_SELF;
     for (const mpi::Layout layout : {mpi::Layout::contiguous, mpi::Layout::zigzag}) {
         sharding.layout = layout;
-        mpi::forward(attention.forward_args(), attention.options, sharding);
-        mpi::backward(attention.backward_args(), attention.options, sharding);
+        sharded_forward(attention.forward_args(), attention.options, sharding);
+        sharded_backward(attention.backward_args(), attention.options, sharding);
         expect_same_bits(single, attention.take_results());
         attention.poison_outputs();
     }

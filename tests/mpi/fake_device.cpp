@@ -1,0 +1,500 @@
+#include "fake_device.hpp"
+
+#include "messages.hpp"
+#include "site.hpp"
+#include "tensors.hpp"
+
+#include "elements_params.hpp"
+#include "launch/launch_elements.hpp"
+
+#include "flashomp/prepared.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <gtest/gtest.h>
+#include <map>
+#include <random>
+#include <sys/mman.h>
+#include <utility>
+
+namespace flashomp::testing {
+
+namespace {
+
+/// The device's memory: nobody can read or write it but while a Door is open, or always where MPI is to reach it.
+class Arena {
+public:
+    Arena()
+        : memory_(static_cast<std::byte*>(
+              mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)))
+    {
+        if (memory_ == MAP_FAILED) { // NOLINT: the system's macro
+            std::abort();
+        }
+        free_[memory_] = size;
+        if (mpi::mpi_takes_device_memory()) {
+            open();
+        }
+    }
+
+    void open()
+    {
+        if (doors_++ == 0) {
+            protect(PROT_READ | PROT_WRITE);
+        }
+    }
+    void close()
+    {
+        if (--doors_ == 0) {
+            protect(PROT_NONE);
+        }
+    }
+
+    std::byte* take(std::size_t bytes)
+    {
+        bytes = (bytes + 63) / 64 * 64;
+        for (auto block = free_.begin(); block != free_.end(); ++block) {
+            if (block->second >= bytes) {
+                std::byte* const found = block->first;
+                const std::size_t left = block->second - bytes;
+                free_.erase(block);
+                if (left > 0) {
+                    free_[found + bytes] = left;
+                }
+                taken_[found] = bytes;
+                poison(found, bytes);
+                return found;
+            }
+        }
+        throw std::bad_alloc();
+    }
+
+    void give_back(std::byte* block)
+    {
+        const std::size_t bytes = taken_.at(block);
+        taken_.erase(block);
+        poison(block, bytes);
+        auto here = free_.emplace(block, bytes).first;
+        if (const auto next = std::next(here); next != free_.end() && block + bytes == next->first) {
+            here->second += next->second;
+            free_.erase(next);
+        }
+        if (here != free_.begin()) {
+            if (const auto before = std::prev(here); before->first + before->second == block) {
+                before->second += here->second;
+                free_.erase(here);
+            }
+        }
+    }
+
+private:
+    static constexpr std::size_t size = std::size_t{256} << 20;
+
+    void protect(int how)
+    {
+        if (mprotect(memory_, size, how) != 0) {
+            std::abort();
+        }
+    }
+    void poison(std::byte* block, std::size_t bytes)
+    {
+        open();
+        std::memset(block, 0xFF, bytes);
+        close();
+    }
+
+    std::byte* memory_;
+    std::map<std::byte*, std::size_t> free_, taken_;
+    int doors_ = 0;
+};
+
+Arena& arena()
+{
+    static Arena& instance = *new Arena;
+    return instance;
+}
+
+class Door {
+public:
+    Door() { arena().open(); }
+    ~Door() { arena().close(); }
+    Door(const Door&) = delete;
+    Door& operator=(const Door&) = delete;
+};
+
+template <class Pointer>
+BasicTensorView<Pointer> on_host(BasicTensorView<Pointer> view)
+{
+    view.memory = Memory::host;
+    return view;
+}
+
+Options on_host(Options options)
+{
+    for (ConstTensorView* const view :
+         {&options.bias, &options.mask, &options.alibi_slopes, &options.key_padding_mask, &options.sink}) {
+        view->memory = Memory::host;
+    }
+    return options;
+}
+
+ForwardArgs on_host(const ForwardArgs& a)
+{
+    return {on_host(a.q), on_host(a.k), on_host(a.v), on_host(a.o), on_host(a.lse)};
+}
+
+BackwardArgs on_host(BackwardArgs a)
+{
+    for (ConstTensorView* const view : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dout}) {
+        view->memory = Memory::host;
+    }
+    for (TensorView* const view : {&a.dq, &a.dk, &a.dv, &a.dbias, &a.dsink}) {
+        view->memory = Memory::host;
+    }
+    return a;
+}
+
+/// Work is done in its order, a piece at a time, when somebody waits or asks whether it is done; and so are the copies
+/// beside it, behind their marks.
+class FakeSite : public mpi::Site {
+public:
+    FakeSite() : is_reached_(mpi::mpi_takes_device_memory()) {}
+    ~FakeSite() override { wait(); }
+
+    [[nodiscard]] Memory memory() const override { return Memory::device; }
+    [[nodiscard]] bool is_reached_by_mpi() const override { return is_reached_; }
+    [[nodiscard]] Options options_of_calls(const Options& given) const override { return given; }
+
+    std::shared_ptr<std::byte> allocate(std::int64_t bytes) override
+    {
+        return {arena().take(static_cast<std::size_t>(bytes)), [this](std::byte* block) {
+                    EXPECT_TRUE(work_.empty() && copies_.empty()) << "memory goes while work is under way";
+                    arena().give_back(block);
+                }};
+    }
+    std::shared_ptr<std::byte> allocate_stage(std::int64_t bytes) override
+    {
+        std::shared_ptr<std::byte> stage(new std::byte[static_cast<std::size_t>(bytes)],
+                                         [](const std::byte* block) { delete[] block; });
+        std::memset(stage.get(), 0xFF, static_cast<std::size_t>(bytes));
+        return stage;
+    }
+
+    flashomp::Report forward(const ForwardArgs& args, const Options& options) override
+    {
+        prepare(args, options);
+        put_off([=] { flashomp::forward(on_host(args), on_host(options)); });
+        return report();
+    }
+    flashomp::Report backward(const BackwardArgs& args, const Options& options) override
+    {
+        prepare(args, options);
+        put_off([=] { flashomp::backward(on_host(args), on_host(options)); });
+        return report();
+    }
+    void merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
+               const Options& options) override
+    {
+        put_off([=] {
+            flashomp::merge({on_host(a.o), on_host(a.lse)}, {on_host(b.o), on_host(b.lse)}, on_host(o), on_host(lse),
+                            options);
+        });
+    }
+    void prepare(const ForwardArgs& args, const Options& options) override
+    {
+        static_cast<void>(flashomp::prepare(on_host(args), on_host(options)));
+    }
+    void prepare(const BackwardArgs& args, const Options& options) override
+    {
+        static_cast<void>(flashomp::prepare(on_host(args), on_host(options)));
+    }
+
+    void copy(const ConstTensorView& from, const TensorView& to) noexcept override
+    {
+        elements(offload::ElementsWork::copy, from, to);
+    }
+    void add(const ConstTensorView& terms, const TensorView& sums) noexcept override
+    {
+        elements(offload::ElementsWork::add, terms, sums);
+    }
+    void convert(const ConstTensorView& from, const TensorView& to) noexcept override
+    {
+        elements(from.dtype == to.dtype ? offload::ElementsWork::copy : offload::ElementsWork::convert, from, to);
+    }
+    void unpack_bits(const ConstTensorView& bits, std::int64_t first, const TensorView& booleans) noexcept override
+    {
+        elements(offload::ElementsWork::unpack, bits, booleans, first);
+    }
+    void fill(const TensorView& tensor, float value) noexcept override
+    {
+        elements(offload::ElementsWork::fill, tensor, tensor, 0, value);
+    }
+
+    void wait() noexcept override
+    {
+        while (pass_time()) {
+        }
+    }
+    bool is_idle() noexcept override
+    {
+        pass_time();
+        return work_.empty();
+    }
+    void expect_no_failure() override
+    {
+        if (!failure_.empty()) {
+            throw RunFailure(std::exchange(failure_, {}));
+        }
+    }
+
+    Mark mark() noexcept override { return std::make_shared<Point>(Point{asked_, false}); }
+    bool is_past(const Mark& mark) noexcept override
+    {
+        pass_time();
+        return is_behind_us(mark);
+    }
+    Mark copy_out(std::byte* stage, const std::byte* here, std::int64_t bytes, const Mark& after) noexcept override
+    {
+        return copy_beside(stage, here, bytes, after);
+    }
+    Mark copy_in(std::byte* here, const std::byte* stage, std::int64_t bytes, const Mark& after) noexcept override
+    {
+        return copy_beside(here, stage, bytes, after);
+    }
+
+private:
+    struct Point { ///< of the work, or the end of a copy
+        std::int64_t asked;
+        bool is_of_copy;
+        bool is_past = false;
+    };
+    struct Copy {
+        std::byte* to;
+        const std::byte* from;
+        std::int64_t bytes;
+        Mark after, end;
+    };
+
+    static flashomp::Report report()
+    {
+        flashomp::Report report;
+        report.backend = "openmp";
+        report.on_device = true;
+        return report;
+    }
+
+    void put_off(std::function<void()> work)
+    {
+        work_.push_back(std::move(work));
+        ++asked_;
+    }
+
+    void elements(offload::ElementsWork work, const ConstTensorView& from, const TensorView& to, std::int64_t first = 0,
+                  float value = 0.0F)
+    {
+        EXPECT_TRUE(from.memory == Memory::device && to.memory == Memory::device);
+        offload::ElementsParams params = elements_params(work, from, to);
+        params.first = first;
+        params.value = value;
+        put_off([=] { offload::elements(params, 1); });
+    }
+
+    Mark copy_beside(std::byte* to, const std::byte* from, std::int64_t bytes, const Mark& after)
+    {
+        copies_.push_back({to, from, bytes, after, std::make_shared<Point>(Point{0, true})});
+        return copies_.back().end;
+    }
+
+    [[nodiscard]] bool is_behind_us(const Mark& mark) const
+    {
+        const auto* const point = static_cast<const Point*>(mark.get());
+        return point == nullptr || (point->is_of_copy ? point->is_past : point->asked <= done_);
+    }
+
+    /// One piece of work or one copy, whichever it happens to be. False: there is none.
+    bool pass_time()
+    {
+        const bool may_copy = !copies_.empty() && is_behind_us(copies_.front().after);
+        if (work_.empty() && !may_copy) {
+            return false;
+        }
+        const Door door;
+        if (may_copy && (work_.empty() || random_() % 2 == 0)) {
+            const Copy copy = copies_.front();
+            copies_.pop_front();
+            std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+            static_cast<Point*>(copy.end.get())->is_past = true;
+            return true;
+        }
+        const std::function<void()> work = std::move(work_.front());
+        work_.pop_front();
+        try {
+            work();
+        } catch (const std::exception& failed) {
+            failure_ = failed.what();
+        }
+        ++done_;
+        return true;
+    }
+
+    bool is_reached_;
+    std::deque<std::function<void()>> work_;
+    std::deque<Copy> copies_;
+    std::int64_t asked_ = 0, done_ = 0;
+    std::string failure_;
+    std::minstd_rand random_{std::random_device{}()};
+};
+
+/// One call's tensors on the device.
+class Copies {
+public:
+    Copies() = default;
+    ~Copies()
+    {
+        for (const auto& [host, there] : there_) {
+            arena().give_back(static_cast<std::byte*>(const_cast<void*>(there.data)));
+        }
+    }
+    Copies(const Copies&) = delete;
+    Copies& operator=(const Copies&) = delete;
+
+    ConstTensorView input(const ConstTensorView& view)
+    {
+        if (!view) {
+            return view;
+        }
+        ConstTensorView copy = view;
+        copy.memory = view.memory == Memory::host ? Memory::device : Memory::host;
+        const bool is_usual = view.rank <= ConstTensorView::max_rank &&
+                              view.strides.at(static_cast<std::size_t>(view.rank - 1)) == 1;
+        if (view.data == nullptr || view.memory == Memory::device || !is_usual || view.elements() == 0) {
+            return copy;
+        }
+        std::int64_t stride = 1;
+        for (int axis = view.rank - 1; axis >= 0; --axis) {
+            const auto a = static_cast<std::size_t>(axis);
+            copy.strides.at(a) = stride;
+            stride *= view.shape.at(a);
+            stride += axis == view.rank - 1 && view.rank > 2 ? 3 : 0;
+        }
+        const auto known = there_.find(view.data);
+        if (known != there_.end()) {
+            copy.data = known->second.data;
+            return copy;
+        }
+        copy.data = arena().take(static_cast<std::size_t>(stride * size_of(view.dtype)));
+        there_.emplace(view.data, copy);
+        const Door door;
+        mpi::copy(view, writable(copy));
+        return copy;
+    }
+
+    TensorView output(const TensorView& view)
+    {
+        const TensorView copy = writable(input(view));
+        if (copy && copy.data != view.data) {
+            outputs_.emplace_back(view, copy);
+        }
+        return copy;
+    }
+
+    Options options(Options given)
+    {
+        for (ConstTensorView* const view :
+             {&given.bias, &given.mask, &given.alibi_slopes, &given.key_padding_mask, &given.sink}) {
+            *view = input(*view);
+        }
+        return given;
+    }
+
+    void bring_back()
+    {
+        const Door door;
+        for (const auto& [view, copy] : outputs_) {
+            mpi::copy(copy, view);
+        }
+    }
+
+private:
+    static TensorView writable(const ConstTensorView& view)
+    {
+        TensorView same;
+        same.data = const_cast<void*>(view.data);
+        same.dtype = view.dtype;
+        same.memory = view.memory;
+        same.rank = view.rank;
+        same.shape = view.shape;
+        same.strides = view.strides;
+        return same;
+    }
+
+    std::map<const void*, ConstTensorView> there_; ///< by their address on the host
+    std::vector<std::pair<TensorView, TensorView>> outputs_;
+};
+
+/// Runs f, and brings results back also where it throws: there are none then.
+template <class F>
+mpi::Report run(Copies& copies, F f)
+{
+    try {
+        mpi::Report report = f();
+        copies.bring_back();
+        return report;
+    } catch (...) {
+        copies.bring_back();
+        throw;
+    }
+}
+
+} // namespace
+
+bool has_fake_device()
+{
+    return std::getenv("FLASHOMP_TEST_DEVICE") != nullptr;
+}
+
+void install_fake_device()
+{
+    mpi::device_sites() = [](const Options&) { return std::make_unique<FakeSite>(); };
+}
+
+mpi::Report sharded_forward(const ForwardArgs& args, const Options& options, const mpi::Sharding& sharding)
+{
+    if (!has_fake_device()) {
+        return mpi::forward(args, options, sharding);
+    }
+    Copies there;
+    ForwardArgs copy;
+    copy.q = there.input(args.q);
+    copy.k = there.input(args.k);
+    copy.v = there.input(args.v);
+    copy.o = there.output(args.o);
+    copy.lse = there.output(args.lse);
+    const Options options_there = there.options(options);
+    return run(there, [&] { return mpi::forward(copy, options_there, sharding); });
+}
+
+mpi::Report sharded_backward(const BackwardArgs& args, const Options& options, const mpi::Sharding& sharding)
+{
+    if (!has_fake_device()) {
+        return mpi::backward(args, options, sharding);
+    }
+    Copies there;
+    BackwardArgs copy;
+    copy.q = there.input(args.q);
+    copy.k = there.input(args.k);
+    copy.v = there.input(args.v);
+    copy.o = there.input(args.o);
+    copy.lse = there.input(args.lse);
+    copy.dout = there.input(args.dout);
+    copy.dq = there.output(args.dq);
+    copy.dk = there.output(args.dk);
+    copy.dv = there.output(args.dv);
+    copy.dbias = there.output(args.dbias);
+    copy.dsink = there.output(args.dsink);
+    const Options options_there = there.options(options);
+    return run(there, [&] { return mpi::backward(copy, options_there, sharding); });
+}
+
+} // namespace flashomp::testing
