@@ -54,8 +54,7 @@ FLASHOMP_INLINE ElementsUnit elements_unit(const ElementsParams& p, std::int64_t
     ElementsUnit unit;
     unit.first = (number - row * units_of_row) * elements_of_unit;
     unit.from_offset = x * p.from_stride[0] + y * p.from_stride[1] + z * p.from_stride[2];
-    unit.to_offset =
-        x * p.to_stride[0] + y * p.to_stride[1] + z * p.to_stride[2] + unit.first * p.to_stride[3];
+    unit.to_offset = x * p.to_stride[0] + y * p.to_stride[1] + z * p.to_stride[2] + unit.first * p.to_stride[3];
     const std::int64_t left = p.extent[3] - unit.first;
     unit.count = left < elements_of_unit ? static_cast<int>(left) : elements_of_unit;
     return unit;

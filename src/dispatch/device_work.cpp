@@ -43,7 +43,7 @@ struct DeviceWork::State {
     Place place;
     Options options;
     Space space;
-    bool has_failed_copy = false;
+    bool has_copied = false, has_failed_copy = false; ///< on the stream for copies; anywhere
 };
 
 DeviceWork::DeviceWork(const Options& options) : state_(std::make_unique<State>(options))
@@ -123,6 +123,10 @@ void DeviceWork::wait()
 {
     wait_before(state_->space); // of the openmp backend: what the caller sent to the stream
     wait_for(state_->space);
+    if (std::exchange(state_->has_copied, false)) {
+        const bool is_done = cuda::wait(state_->space.device, cuda::copying_stream(state_->space.device)) == 0;
+        state_->has_failed_copy = state_->has_failed_copy || !is_done;
+    }
     if (std::exchange(state_->has_failed_copy, false)) {
         throw RunFailure(fmt::format("copying between the host and {} failed.", state_->space.name()));
     }
@@ -161,6 +165,7 @@ DeviceWork::Mark DeviceWork::copy_beside(void* target, const void* source, std::
     Mark end;
     if (space.kind == Space::Kind::cuda) {
         void* const beside = cuda::copying_stream(space.device);
+        state_->has_copied = beside != nullptr;
         is_done = beside != nullptr && (after == nullptr || cuda::follow(space.device, beside, after.get())) &&
                   cuda::copy(target, source, bytes, is_in ? cuda::Copy::to_device : cuda::Copy::to_host, space.device,
                              beside);
@@ -172,8 +177,7 @@ DeviceWork::Mark DeviceWork::copy_beside(void* target, const void* source, std::
         }
     } else {
         try {
-            is_in ? flashomp::copy_in(target, space, source, bytes)
-                  : flashomp::copy_out(target, source, space, bytes);
+            is_in ? flashomp::copy_in(target, space, source, bytes) : flashomp::copy_out(target, source, space, bytes);
         } catch (const RunFailure&) {
             is_done = false;
         }

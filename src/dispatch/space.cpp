@@ -21,6 +21,28 @@ namespace {
 
 constexpr std::align_val_t alignment{workspace_alignment};
 
+/// Calls f(driver) in a context of the device; without a driver it does not.
+template <class F>
+void in_context_of(const Space& space, F f)
+{
+    const offload::CudaDriver* const driver = offload::cuda_driver();
+    if (driver == nullptr) {
+        return;
+    }
+    if (space.kind == Space::Kind::cuda) {
+        const cuda::CurrentDevice current(space.device);
+        f(*driver);
+    } else if (offload::device_answers(space.device)) { // and leaves its context current in this thread
+        f(*driver);
+    }
+}
+
+/// The device that page-locked memory was got for.
+Space device_of(const Space& space)
+{
+    return {cuda::device_count() > 0 ? Space::Kind::cuda : Space::Kind::openmp, space.device};
+}
+
 [[noreturn]] void refuse_copy(std::int64_t bytes)
 {
     throw RunFailure(fmt::format("copying {} bytes between the host and the device failed.", bytes));
@@ -41,10 +63,8 @@ void* allocate(std::int64_t bytes, const Space& space)
     case Space::Kind::cuda:
         return space.is_asynchronous ? cuda::allocate_on(space.stream, bytes, space.device)
                                      : cuda::allocate(bytes, space.device);
-    case Space::Kind::page_locked: {
-        const bool is_cuda = cuda::device_count() > 0;
-        return allocate_page_locked(bytes, {is_cuda ? Space::Kind::cuda : Space::Kind::openmp, space.device});
-    }
+    case Space::Kind::page_locked:
+        return allocate_page_locked(bytes, device_of(space));
     case Space::Kind::host:
         break;
     }
@@ -60,7 +80,7 @@ void release(void* memory, const Space& space)
         return space.is_asynchronous ? cuda::release_on(space.stream, memory, space.device)
                                      : cuda::release(memory, space.device);
     case Space::Kind::page_locked:
-        offload::cuda_driver()->MemFreeHost(memory);
+        in_context_of(device_of(space), [&](const offload::CudaDriver& driver) { driver.MemFreeHost(memory); });
         return;
     case Space::Kind::host:
         break;
@@ -70,20 +90,14 @@ void release(void* memory, const Space& space)
 
 void* allocate_page_locked(std::int64_t bytes, const Space& space)
 {
-    const offload::CudaDriver* const driver = offload::cuda_driver();
-    const auto in_current_context = [&]() -> void* {
-        constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
-        void* memory = nullptr;
-        return driver != nullptr &&
-                       driver->MemHostAlloc(&memory, static_cast<std::size_t>(bytes), portable | mapped) == 0
-                   ? memory
-                   : nullptr;
-    };
-    if (space.kind == Space::Kind::cuda) {
-        const cuda::CurrentDevice current(space.device);
-        return in_current_context();
-    }
-    return offload::device_answers(space.device) ? in_current_context() : nullptr;
+    constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
+    void* memory = nullptr;
+    in_context_of(space, [&](const offload::CudaDriver& driver) {
+        if (driver.MemHostAlloc(&memory, static_cast<std::size_t>(bytes), portable | mapped) != 0) {
+            memory = nullptr;
+        }
+    });
+    return memory;
 }
 
 void release_unused(const Space& space)

@@ -175,9 +175,8 @@ ConstTensorView of_the_whole(const ConstTensorView& view, int axis, std::int64_t
 {
     ConstTensorView whole = view;
     whole.shape.at(static_cast<std::size_t>(axis)) = rows;
-    return ConstTensorView::contiguous(nullptr, whole.dtype,
-                                       std::span(whole.shape).first(static_cast<std::size_t>(whole.rank)),
-                                       whole.memory);
+    return ConstTensorView::contiguous(
+        nullptr, whole.dtype, std::span(whole.shape).first(static_cast<std::size_t>(whole.rank)), whole.memory);
 }
 
 void refuse(bool is_given, const char* name, const char* allowed)
@@ -394,17 +393,18 @@ void validate(const Call& call, const Whole& whole, const Sharding& sharding, in
     refuse_what_parts_do_not_have(call);
     each_tensor(call, [&](const char* name, const ConstTensorView& view) {
         if (view.memory != call.memory()) {
-            throw Error(fmt::format("{} is in {} memory, but q is in {} memory; all tensors must be in one memory.", name,
-                                    word_of(view.memory), word_of(call.memory())));
+            throw Error(fmt::format("{} is in {} memory, but q is in {} memory; all tensors must be in one memory.",
+                                    name, word_of(view.memory), word_of(call.memory())));
         }
         if (view.rank > 0 && view.rank <= ConstTensorView::max_rank && view.elements() > 0 && view.data == nullptr) {
             throw Error(fmt::format("{} has no data; its elements are needed.", name));
         }
     });
-    for (const auto& [name, view] : {std::pair{"cu_seqlens_q", call.options.cu_seqlens_q},
-                                     std::pair{"cu_seqlens_k", call.options.cu_seqlens_k}}) {
+    for (const auto& [name, view] :
+         {std::pair{"cu_seqlens_q", call.options.cu_seqlens_q}, std::pair{"cu_seqlens_k", call.options.cu_seqlens_k}}) {
         if (view && view.memory != Memory::host) {
-            throw Error(fmt::format("{} is in device memory; with more than one rank it must be in host memory.", name));
+            throw Error(
+                fmt::format("{} is in device memory; with more than one rank it must be in host memory.", name));
         }
     }
     validate_part(call, site);
@@ -432,8 +432,7 @@ std::vector<std::int64_t> common_values(const Call& call, Site& site)
     const Options& o = call.options;
     std::vector<std::int64_t> values;
     for (const ConstTensorView& view : {o.alibi_slopes, o.sink, o.cu_seqlens_q, o.cu_seqlens_k}) {
-        const std::vector<std::byte> elements =
-            elements_of(view.memory == Memory::host ? host_site() : site, view);
+        const std::vector<std::byte> elements = elements_of(view.memory == Memory::host ? host_site() : site, view);
         values.push_back(
             hash_of(elements.data(), static_cast<std::int64_t>(elements.size()), view ? view.shape[0] : 0));
     }

@@ -142,7 +142,8 @@ CostShape cost_shape(const Call& call, const Geometry& ring)
 }
 
 Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const Geometry& geometry, const Choice& choice)
-    : messages_(messages), site_(messages.site()), call_(call), geometry_(geometry), bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
+    : messages_(messages), site_(messages.site()), call_(call), geometry_(geometry),
+      bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
       mask_has_rows_(!call.is_packed() && whole.mask_has_rows),
       head_runs_(head_runs(geometry.heads(), geometry.heads_q, geometry.heads_kv)),
       first_of_(geometry.runs_q[static_cast<std::size_t>(geometry.ring_rank)].size())
@@ -219,8 +220,8 @@ void Engine::share_inputs()
         site_.convert(bias_, wide);
         bias_ = wide;
     }
-    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first,
-                                             site_);
+    options_ =
+        std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first, site_);
 }
 
 /// The most that an exchange of heads has on its way to or from this rank. Tensors of 16 bits are counted as float32,
@@ -240,8 +241,8 @@ std::int64_t Engine::exchange_bytes() const
     };
     const std::int64_t rows_q = batched(call_.args.q).shape[1], rows_k = batched(call_.args.k).shape[1];
     const std::int64_t depth = g.batch * std::max(g.head_dim, g.head_dim_v);
-    std::int64_t most = std::max(bytes(rows_q, g.queries.rows(), g.ranges_q, depth),
-                                 bytes(rows_k, g.keys.rows(), g.ranges_k, depth));
+    std::int64_t most =
+        std::max(bytes(rows_q, g.queries.rows(), g.ranges_q, depth), bytes(rows_k, g.keys.rows(), g.ranges_k, depth));
     for (const auto& [view, has_rows] :
          {std::pair{call_.options.bias, bias_has_rows_}, std::pair{call_.options.mask, mask_has_rows_}}) {
         if (view && has_rows) {

@@ -2,8 +2,8 @@
 // (Jacobs et al. 2023, "DeepSpeed Ulysses"), and back.
 #pragma once
 
-#include "layout.hpp"
 #include "buffer.hpp"
+#include "layout.hpp"
 #include "messages.hpp"
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct HeadRun {
 /// The calls that a range of query heads takes: one where it has whole groups, or a part of one; else one a key head.
 [[nodiscard]] std::vector<HeadRun> head_runs(const HeadRange& queries, std::int64_t heads_q, std::int64_t heads_kv);
 
-/// What a device's tensors are packed into, to leave and after they have arrived: MPI copies strided tensors of the host
-/// alone. As large as the most that one exchange sends and receives; empty on the host.
+/// What a device's tensors are packed into, to leave and after they have arrived: MPI copies strided tensors of the
+/// host alone. As large as the most that one exchange sends and receives; empty on the host.
 struct Exchange {
     Buffer out, in;
 };

@@ -206,8 +206,8 @@ void Messages::advance(Staged& staged, bool may_leave)
         }
         staged.is_moving = false;
         if (staged.is_incoming) {
-            staged.mark = site_->copy_in(part.buffer->data() + part.first, staged_bytes(part).data(), part.bytes,
-                                         staged.mark);
+            staged.mark =
+                site_->copy_in(part.buffer->data() + part.first, staged_bytes(part).data(), part.bytes, staged.mark);
         } else {
             staged.is_over = true;
         }

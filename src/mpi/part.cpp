@@ -50,8 +50,7 @@ ConstTensorView PartOptions::mask_of(const Piece& piece, const HeadRange& querie
     }
     const ConstTensorView bits = rows(mask_, piece, queries);
     const std::int64_t keys = piece.k.at.count;
-    const std::int64_t bytes =
-        Buffer::bytes_of(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
+    const std::int64_t bytes = Buffer::bytes_of(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
     if (unpacked_.empty() || unpacked_.back().bytes() < bytes) {
         unpacked_.emplace_back(site_, bytes);
     }

@@ -1,8 +1,8 @@
 // The options of a call on one piece: what the whole's say of its sequence, rows, keys and heads.
 #pragma once
 
-#include "heads.hpp"
 #include "buffer.hpp"
+#include "heads.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"
 
@@ -16,8 +16,7 @@ public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
     PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask, bool is_packed,
                 std::int64_t first_head, Site& site)
-        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head),
-          site_(site)
+        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head), site_(site)
     {
     }
 
@@ -55,7 +54,8 @@ private:
     bool is_packed_;
     std::int64_t first_head_;
     Site& site_;
-    std::vector<Buffer> unpacked_; ///< of a mask of bits: keys need not begin with a byte. Calls may still read old ones
+    std::vector<Buffer>
+        unpacked_; ///< of a mask of bits: keys need not begin with a byte. Calls may still read old ones
 };
 
 } // namespace flashomp::mpi

@@ -21,8 +21,8 @@ public:
     std::shared_ptr<std::byte> allocate(std::int64_t bytes) override
     {
         constexpr std::align_val_t alignment{64}; // of vectors and cache lines
-        return {static_cast<std::byte*>(::operator new (static_cast<std::size_t>(bytes), alignment)),
-                [=](std::byte* memory) { ::operator delete (memory, alignment); }};
+        return {static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment)),
+                [=](std::byte* memory) { ::operator delete(memory, alignment); }};
     }
     std::shared_ptr<std::byte> allocate_stage(std::int64_t bytes) override { return allocate(bytes); }
 

@@ -12,8 +12,8 @@
 
 namespace flashomp::mpi {
 
-/// Work is done in the order in which it is asked for, and may be under way when a function returns: whoever lets others
-/// at the memory, MPI first of all, waits before. Nothing else reads or writes elements.
+/// Work is done in the order in which it is asked for, and may be under way when a function returns: whoever lets
+/// others at the memory, MPI first of all, waits before. Nothing else reads or writes elements.
 class Site {
 public:
     Site() = default;

@@ -103,8 +103,7 @@ void convert(const ConstTensorView& from, const TensorView& to)
     } else if (from.dtype == DType::float16) {
         each_element<float, std::uint16_t>(from, to, io::float_from_float16);
     } else if (to.dtype == DType::bfloat16) {
-        each_element<std::uint16_t, float>(from, to,
-                                           [](float x) { return io::bfloat16_from(static_cast<double>(x)); });
+        each_element<std::uint16_t, float>(from, to, [](float x) { return io::bfloat16_from(static_cast<double>(x)); });
     } else {
         each_element<std::uint16_t, float>(from, to, [](float x) { return io::float16_from(static_cast<double>(x)); });
     }

@@ -1,6 +1,9 @@
 // What one rank does otherwise is told on all ranks, in one sentence, and none of them waits for ever.
 #include "engine.hpp"
+#include "fake_device.hpp"
 #include "on_ranks.hpp"
+
+#include "flashomp/device.hpp"
 
 #include <array>
 #include <string>
@@ -79,6 +82,8 @@ const std::vector<Otherwise>& others()
          "key_padding_mask is boolean [2, 31]"},
         {"device memory", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.q.memory = Memory::device; },
          "the memory of q is"},
+        {"memory of k", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.k.memory = Memory::device; },
+         "all tensors must be in one memory"},
         {"machine", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.threads = -1; }, "threads was -1"},
         {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream was given"},
         {"positions", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.positions_q.whole = 5; },
@@ -229,6 +234,47 @@ TEST(Failure, InTheMiddleIsToldOnAllRanks)
     static_cast<void>(on_ranks.run()); // the communicator is as good as before
 }
 
+/// Work that was queued fails when the engine has gone on.
+TEST(Failure, OfADeviceIsToldOnAllRanks)
+{
+    if (ranks() == 1 || test_device() != TestDevice::fake) {
+        return;
+    }
+    AttentionCase attention(shape, DType::float32, 15);
+    for (const auto& [name, sharding] : shardings(4)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        if (rank() == 0) {
+            fail_on_fake_device("a kernel failed.");
+        }
+        try {
+            sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding);
+            ADD_FAILURE() << "no exception";
+        } catch (const RunFailure& failed) {
+            EXPECT_STREQ(failed.what(), "rank 0: a kernel failed.");
+        }
+        static_cast<void>(on_ranks.run());
+    }
+}
+
+/// Tensors that are said to be on a GPU where there is none.
+TEST(Device, ThatIsNotThereIsRefused)
+{
+    if (test_device() != TestDevice::none || !devices().empty()) {
+        return;
+    }
+    AttentionCase attention(shape, DType::float32, 16);
+    OnRanks on_ranks(attention, {});
+    ForwardArgs args = on_ranks.forward_args();
+    for (ConstTensorView* const view : {&args.q, &args.k, &args.v}) {
+        view->memory = Memory::device;
+    }
+    args.o.memory = args.lse.memory = Memory::device;
+    const std::string said = refusal([&] { mpi::forward(args, on_ranks.options); });
+    expect_same_everywhere(said);
+    EXPECT_NE(said.find("in device memory, but the call runs on"), std::string::npos) << said;
+}
+
 /// What a rank's environment refuses is told before anything moves.
 TEST(Failure, OfARanksEnvironment)
 {
@@ -252,8 +298,9 @@ TEST(Communicator, ThatIsNoneIsRefused)
     OnRanks on_ranks(attention, {});
     mpi::Sharding sharding;
     sharding.comm = MPI_COMM_NULL;
-    EXPECT_NE(refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
-              std::string::npos);
+    EXPECT_NE(
+        refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
+        std::string::npos);
 }
 
 } // namespace

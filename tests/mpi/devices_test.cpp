@@ -23,9 +23,7 @@ TEST(DeviceOfRank, IsItsNumberOnTheNode)
         options.device = given;
         return with_device_of_rank(options, rank, devices).device;
     };
-    const auto gpu = [](int index) {
-        return Device{Device::Kind::gpu, index};
-    };
+    const auto gpu = [](int index) { return Device{Device::Kind::gpu, index}; };
     EXPECT_EQ(device(0, 0), Device{});
     EXPECT_EQ(device(3, 1), Device{}); // the first one that is found
     EXPECT_EQ(device(0, 4), gpu(0));
@@ -100,9 +98,8 @@ TEST(Elements, AreWhereAndWhatTheyShouldBe)
                                         std::span<const std::int64_t>(from_strides));
         const TensorView to_view(to.data(), DType::float32, std::span<const std::int64_t>(shape),
                                  std::span<const std::int64_t>(to_strides));
-        offload::elements(elements_params(adds ? offload::ElementsWork::add : offload::ElementsWork::copy, from_view,
-                                          to_view),
-                          2);
+        offload::elements(
+            elements_params(adds ? offload::ElementsWork::add : offload::ElementsWork::copy, from_view, to_view), 2);
         EXPECT_EQ(to, expected);
     }
 }

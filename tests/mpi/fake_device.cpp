@@ -2,7 +2,6 @@
 
 #include "messages.hpp"
 #include "site.hpp"
-#include "tensors.hpp"
 
 #include "elements_params.hpp"
 #include "launch/launch_elements.hpp"
@@ -29,7 +28,7 @@ public:
         : memory_(static_cast<std::byte*>(
               mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)))
     {
-        if (memory_ == MAP_FAILED) { // NOLINT: the system's macro
+        if (memory_ == MAP_FAILED) { // NOLINT(performance-no-int-to-ptr): the system's macro
             std::abort();
         }
         free_[memory_] = size;
@@ -114,6 +113,8 @@ Arena& arena()
     static Arena& instance = *new Arena;
     return instance;
 }
+
+const char* next_failure = nullptr;
 
 class Door {
 public:
@@ -330,6 +331,9 @@ private:
         const std::function<void()> work = std::move(work_.front());
         work_.pop_front();
         try {
+            if (const char* const reason = std::exchange(next_failure, nullptr); reason != nullptr) {
+                throw RunFailure(reason);
+            }
             work();
         } catch (const std::exception& failed) {
             failure_ = failed.what();
@@ -346,155 +350,38 @@ private:
     std::minstd_rand random_{std::random_device{}()};
 };
 
-/// One call's tensors on the device.
-class Copies {
-public:
-    Copies() = default;
-    ~Copies()
-    {
-        for (const auto& [host, there] : there_) {
-            arena().give_back(static_cast<std::byte*>(const_cast<void*>(there.data)));
-        }
-    }
-    Copies(const Copies&) = delete;
-    Copies& operator=(const Copies&) = delete;
-
-    ConstTensorView input(const ConstTensorView& view)
-    {
-        if (!view) {
-            return view;
-        }
-        ConstTensorView copy = view;
-        copy.memory = view.memory == Memory::host ? Memory::device : Memory::host;
-        const bool is_usual = view.rank <= ConstTensorView::max_rank &&
-                              view.strides.at(static_cast<std::size_t>(view.rank - 1)) == 1;
-        if (view.data == nullptr || view.memory == Memory::device || !is_usual || view.elements() == 0) {
-            return copy;
-        }
-        std::int64_t stride = 1;
-        for (int axis = view.rank - 1; axis >= 0; --axis) {
-            const auto a = static_cast<std::size_t>(axis);
-            copy.strides.at(a) = stride;
-            stride *= view.shape.at(a);
-            stride += axis == view.rank - 1 && view.rank > 2 ? 3 : 0;
-        }
-        const auto known = there_.find(view.data);
-        if (known != there_.end()) {
-            copy.data = known->second.data;
-            return copy;
-        }
-        copy.data = arena().take(static_cast<std::size_t>(stride * size_of(view.dtype)));
-        there_.emplace(view.data, copy);
-        const Door door;
-        mpi::copy(view, writable(copy));
-        return copy;
-    }
-
-    TensorView output(const TensorView& view)
-    {
-        const TensorView copy = writable(input(view));
-        if (copy && copy.data != view.data) {
-            outputs_.emplace_back(view, copy);
-        }
-        return copy;
-    }
-
-    Options options(Options given)
-    {
-        for (ConstTensorView* const view :
-             {&given.bias, &given.mask, &given.alibi_slopes, &given.key_padding_mask, &given.sink}) {
-            *view = input(*view);
-        }
-        return given;
-    }
-
-    void bring_back()
-    {
-        const Door door;
-        for (const auto& [view, copy] : outputs_) {
-            mpi::copy(copy, view);
-        }
-    }
-
-private:
-    static TensorView writable(const ConstTensorView& view)
-    {
-        TensorView same;
-        same.data = const_cast<void*>(view.data);
-        same.dtype = view.dtype;
-        same.memory = view.memory;
-        same.rank = view.rank;
-        same.shape = view.shape;
-        same.strides = view.strides;
-        return same;
-    }
-
-    std::map<const void*, ConstTensorView> there_; ///< by their address on the host
-    std::vector<std::pair<TensorView, TensorView>> outputs_;
-};
-
-/// Runs f, and brings results back also where it throws: there are none then.
-template <class F>
-mpi::Report run(Copies& copies, F f)
-{
-    try {
-        mpi::Report report = f();
-        copies.bring_back();
-        return report;
-    } catch (...) {
-        copies.bring_back();
-        throw;
-    }
-}
-
 } // namespace
-
-bool has_fake_device()
-{
-    return std::getenv("FLASHOMP_TEST_DEVICE") != nullptr;
-}
 
 void install_fake_device()
 {
     mpi::device_sites() = [](const Options&) { return std::make_unique<FakeSite>(); };
 }
 
-mpi::Report sharded_forward(const ForwardArgs& args, const Options& options, const mpi::Sharding& sharding)
+void fail_on_fake_device(const char* reason)
 {
-    if (!has_fake_device()) {
-        return mpi::forward(args, options, sharding);
-    }
-    Copies there;
-    ForwardArgs copy;
-    copy.q = there.input(args.q);
-    copy.k = there.input(args.k);
-    copy.v = there.input(args.v);
-    copy.o = there.output(args.o);
-    copy.lse = there.output(args.lse);
-    const Options options_there = there.options(options);
-    return run(there, [&] { return mpi::forward(copy, options_there, sharding); });
+    next_failure = reason;
 }
 
-mpi::Report sharded_backward(const BackwardArgs& args, const Options& options, const mpi::Sharding& sharding)
+void* FakeMemory::take(std::int64_t bytes)
 {
-    if (!has_fake_device()) {
-        return mpi::backward(args, options, sharding);
-    }
-    Copies there;
-    BackwardArgs copy;
-    copy.q = there.input(args.q);
-    copy.k = there.input(args.k);
-    copy.v = there.input(args.v);
-    copy.o = there.input(args.o);
-    copy.lse = there.input(args.lse);
-    copy.dout = there.input(args.dout);
-    copy.dq = there.output(args.dq);
-    copy.dk = there.output(args.dk);
-    copy.dv = there.output(args.dv);
-    copy.dbias = there.output(args.dbias);
-    copy.dsink = there.output(args.dsink);
-    const Options options_there = there.options(options);
-    return run(there, [&] { return mpi::backward(copy, options_there, sharding); });
+    return arena().take(static_cast<std::size_t>(bytes));
+}
+
+void FakeMemory::give_back(void* block)
+{
+    arena().give_back(static_cast<std::byte*>(block));
+}
+
+void FakeMemory::put(void* there, const void* host, std::int64_t bytes)
+{
+    const Door door;
+    std::memcpy(there, host, static_cast<std::size_t>(bytes));
+}
+
+void FakeMemory::get(void* host, const void* there, std::int64_t bytes)
+{
+    const Door door;
+    std::memcpy(host, there, static_cast<std::size_t>(bytes));
 }
 
 } // namespace flashomp::testing

@@ -4,7 +4,7 @@
 #include "support/attention_case.hpp"
 #include "support/sharded.hpp"
 
-#include "fake_device.hpp"
+#include "device_calls.hpp"
 #include "layout.hpp"
 
 #include <functional>
