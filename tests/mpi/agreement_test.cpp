@@ -85,7 +85,7 @@ const std::vector<Otherwise>& others()
         {"memory of k", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.k.memory = Memory::device; },
          "all tensors must be in one memory"},
         {"machine", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.threads = -1; }, "threads was -1"},
-        {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream was given"},
+        {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream"},
         {"positions", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.positions_q.whole = 5; },
          "positions was given"},
         {"values",

@@ -239,7 +239,7 @@ public:
     }
     bool is_idle() noexcept override
     {
-        pass_time();
+        pass_some_time();
         return work_.empty();
     }
     void expect_no_failure() override
@@ -252,7 +252,7 @@ public:
     Mark mark() noexcept override { return std::make_shared<Point>(Point{asked_, false}); }
     bool is_past(const Mark& mark) noexcept override
     {
-        pass_time();
+        pass_some_time();
         return is_behind_us(mark);
     }
     Mark copy_out(std::byte* stage, const std::byte* here, std::int64_t bytes, const Mark& after) noexcept override
@@ -311,6 +311,12 @@ private:
     {
         const auto* const point = static_cast<const Point*>(mark.get());
         return point == nullptr || (point->is_of_copy ? point->is_past : point->asked <= done_);
+    }
+
+    void pass_some_time()
+    {
+        for (auto pieces = random_() % 8; pieces > 0 && pass_time(); --pieces) {
+        }
     }
 
     /// One piece of work or one copy, whichever it happens to be. False: there is none.
