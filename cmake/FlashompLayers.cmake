@@ -12,7 +12,7 @@ target_link_options(flashomp_settings INTERFACE ${FLASHOMP_NO_OFFLOAD_FLAGS})
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     # clang 14 calls our alignment of int parameters to vector widths and OpenMP hints it cannot follow warnings. And & and
     # | of conditions are meant: in GPU code && is a branch.
-    target_compile_options(flashomp_settings INTERFACE -Wno-pass-failed -Wno-source-uses-openmp
+    target_compile_options(flashomp_settings INTERFACE -Wreserved-identifier -Wno-pass-failed -Wno-source-uses-openmp
                                                        -Wno-bitwise-instead-of-logical)
     # LLVM keeps omp_target_alloc() and its like in a library of their own, which -fopenmp alone does not link, in a
     # folder that the loader does not search.

@@ -99,6 +99,13 @@ struct BackwardArgs {
 // merged, and dq, dk and dv are the shard's parts of sums. D loses what o was rounded by; o in float32 keeps it. dbias
 // is of the shard's pairs, dsink of its rows, whatever their keys. Not for packed sequences and caches. One stretch
 // each runs on every kernel; two on the host, on the plain machine and in the reference.
+//
+// Sequences and heads may be some of a larger call, too: its sequences from Options::first_sequence on and its query
+// heads from first_head on. Dropout then draws what it draws there, and score_mod is asked about them by their numbers
+// there, so that the results are those of the whole call for them. Tensors have the extents of the part: alibi_slopes,
+// bias, masks and sink those of its sequences and heads. For every call, packed ones (sequence b of the call is
+// first_sequence + b of the whole) and caches included, on every kernel. first_sequence and the sequences of the call
+// are together at most 2^30, first_head and its query heads at most 2^20.
 
 // Caches. With Options::cache_seqlens, cache_batch_index, block_table or kv_indptr, kv_indices and kv_last_page_len k
 // and v are a key/value cache, in any strides: [B, Nk, Hkv, ...], [caches, Nk, Hkv, ...], or pages of which each

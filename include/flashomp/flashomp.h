@@ -192,6 +192,9 @@ typedef struct flashomp_options {
     /* Of a shard: where the rows of q, and those of k and v, stand. i, j, Nq and Nk of masks, ALiBi and dropout are
      * then those of the whole sequence (attention.hpp, "Shards"). */
     flashomp_positions positions_q, positions_k;
+    /* Of some sequences and query heads of a larger call: the numbers of their first ones there, by which dropout goes
+     * (attention.hpp, "Shards"). */
+    int64_t first_sequence, first_head;
 } flashomp_options;
 
 /* Tensors of the forward pass. q, k, v and o share one dtype: float32, bfloat16 or float16; or q, k and v are

@@ -78,8 +78,7 @@ struct Report {
 // options are those of a single call, whole and the same on every rank; dbias is the sum over ranks.
 //
 // Backend, machine, device, threads and tiling are each rank's own. All other options must be the same on all ranks.
-// Not taken with more than one rank: caches, 8 bits, positions. Dropout and score_mod, whose numbers of sequences and
-// heads a part would not know, are not taken with packed sequences, nor with heads shared out.
+// Not taken with more than one rank: caches, 8 bits, positions.
 //
 // GPUs. Where device is automatic and calls would take a GPU, a rank takes that of its number among the communicator's
 // ranks on its node, modulo the GPUs there: device_of_rank().

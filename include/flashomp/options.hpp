@@ -57,7 +57,8 @@ struct Positions {
 };
 
 /// Counter-based dropout on the probabilities (Philox4x32-10, Salmon et al. 2011). The draw for an element
-/// depends only on (seed, offset, batch, query head, i, j).
+/// depends only on (seed, offset, batch, query head, i, j); with Options::first_sequence and first_head on the numbers
+/// that batch and head have in the whole.
 struct Dropout {
     double probability = 0.0; ///< chance that a probability is dropped, in [0, 1)
     std::uint64_t seed = 0;
@@ -133,6 +134,9 @@ struct Options {
     BlockMask block_mask = {};
     /// Of a shard: where the rows of q, and those of k and v, stand in the whole sequence. See attention.hpp, "Shards".
     Positions positions_q = {}, positions_k = {};
+    /// Of some sequences and query heads of a larger call: the numbers of their first ones there. Dropout and score_mod
+    /// go by them, and nothing else does.
+    std::int64_t first_sequence = 0, first_head = 0;
     ConstTensorView sink = {}; ///< float32 [Hq]: an extra logit in the denominator and the LSE only
     Dropout dropout = {};
     /// Only where q, k and v are float8_e4m3, each float32 [heads] or [B, heads] of its tensor: elements are to be

@@ -3,10 +3,11 @@
 
 namespace flashomp {
 
-/// One pair of a query and a key. All numbers count from 0; query and key from the start of their sequence.
+/// One pair of a query and a key. All numbers count from 0; query and key from the start of their sequence. Of a part
+/// of a larger call (attention.hpp, "Shards") they are those of the whole.
 struct ScorePair {
-    int batch = 0;
-    int head = 0; ///< of the queries
+    int batch = 0; ///< from Options::first_sequence on
+    int head = 0;  ///< of the queries, from Options::first_head on
     int query = 0;
     int key = 0;
     int seqlen_q = 0, seqlen_k = 0; ///< of this sequence: of a packed one, or as long as its cache is

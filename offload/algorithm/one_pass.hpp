@@ -51,7 +51,7 @@ void add_by_turns(Machine& tile, const typename Machine::StreamedSums& dq, const
     if (keys.j0 >= seen.end || keys.j0 + block_n <= seen.begin) {
         return; // none of them sees it
     }
-    const int head = static_cast<int>(pairs.score.head);
+    const int head = static_cast<int>(pairs.score.head) - p.first_head;
     const std::int64_t blocks = (p.seqlen_q + block_m - 1) / block_m;
     const std::int64_t block = (work.batch * std::int64_t{p.heads_q} + head) * blocks + pairs.i0 / block_m;
     int before = work.block - 1; // the last key block before this one that has something for the queries

@@ -145,8 +145,9 @@ struct Params {
     CacheTables cache;
 
     PhiloxKey dropout_key{};
-    std::uint32_t dropout_threshold = 0; ///< 0 is off
-    float dropout_scale = 1.0F;          ///< 1 / (1 - p)
+    std::uint32_t dropout_threshold = 0;    ///< 0 is off
+    float dropout_scale = 1.0F;             ///< 1 / (1 - p)
+    int first_sequence = 0, first_head = 0; ///< numbers in the whole, for dropout and a program's own score
 
     BiasTensor dbias;       ///< gradient of bias, strides as BiasTensor; null is off
     float* dsink = nullptr; ///< gradient of sink

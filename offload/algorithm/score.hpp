@@ -30,7 +30,7 @@ struct ScoreWith {
     PhiloxKey dropout_key{};
     std::uint32_t dropout_threshold = 0;
     float dropout_scale = 1.0F;
-    std::uint32_t batch = 0, head = 0;
+    std::uint32_t batch = 0, head = 0;  ///< numbers in the whole
     int first_query = 0, first_key = 0; ///< positions of the first rows in the whole sequence
     int whole_q = 0, whole_k = 0;       ///< its lengths
     [[no_unique_address]] Modification modification;
@@ -38,8 +38,9 @@ struct ScoreWith {
     FLASHOMP_INLINE ScoreWith(const Params& p, const Sequence& s, int batch_, int head_)
         : scale(p.scale), softcap(p.softcap), delta(whole_delta(p, s) + shift_of(p)), band(band_as<AnyBand>(p, s)),
           dropout_key(p.dropout_key), dropout_threshold(p.dropout_threshold), dropout_scale(p.dropout_scale),
-          batch(static_cast<std::uint32_t>(batch_)), head(static_cast<std::uint32_t>(head_)),
-          first_query(p.place_q.first), first_key(p.place_k.first), whole_q(p.has_positions ? p.whole_q : s.q_len),
+          batch(static_cast<std::uint32_t>(p.first_sequence + batch_)),
+          head(static_cast<std::uint32_t>(p.first_head + head_)), first_query(p.place_q.first),
+          first_key(p.place_k.first), whole_q(p.has_positions ? p.whole_q : s.q_len),
           whole_k(p.has_positions ? p.whole_k : s.k_len), modification(modification_of<Modification>(p))
     {
         if (p.alibi_slopes != nullptr) {

@@ -11,6 +11,10 @@
 #include <immintrin.h>
 #endif
 
+/// What works on a whole tile: one copy for all passes that use it. One in each place is most of what g++ compiles for
+/// minutes, and costs registers there.
+#define FLASHOMP_OUT_OF_LINE __attribute__((noinline))
+
 namespace flashomp::offload {
 
 template <class Isa>

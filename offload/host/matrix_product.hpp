@@ -7,12 +7,6 @@
 
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FLASHOMP_PRODUCT __attribute__((noinline)) // one copy: GCC takes minutes for one in each place
-#else
-#define FLASHOMP_PRODUCT FLASHOMP_INLINE
-#endif
-
 namespace flashomp::offload {
 
 /// Isa: the lanes of a vector, and the register block of register_rows x register_vectors.
@@ -37,7 +31,7 @@ public:
 
     /// C[m][v] (+)= Σ_k A[m][k] · B[k][v] for rows m, vectors v, and k in `groups` groups of `depth`. Each float of a
     /// streamed row is multiplied with `resident_rows` others.
-    FLASHOMP_PRODUCT void operator()(Matrix c, const Matrix& a, Matrix b, Size size, Start start, int resident_rows)
+    FLASHOMP_OUT_OF_LINE void operator()(Matrix c, const Matrix& a, Matrix b, Size size, Start start, int resident_rows)
     {
         resident_rows_ = resident_rows;
         while (size.vectors > 0) {

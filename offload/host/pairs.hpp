@@ -327,7 +327,7 @@ private:
     }
 
     /// One strip of scores as blocks [count / 32].
-    static FLASHOMP_INLINE void pack_scores(PairBlock* target, std::ptrdiff_t plane, const float* strip, int count)
+    static FLASHOMP_OUT_OF_LINE void pack_scores(PairBlock* target, std::ptrdiff_t plane, const float* strip, int count)
     {
         int c = 0;
         for (; c + inner <= count; c += inner, ++target, strip += int{inner} * int{lanes}) {

@@ -25,8 +25,8 @@ struct Isa {
 #elif FLASHOMP_PRODUCTS == FLASHOMP_ON_PAIRS
     struct Session {};
     template <int terms, bool adds>
-    static void multiply(float* c, float*, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t,
-                         const PairBlock* b, std::ptrdiff_t, int m, int n, int k)
+    static FLASHOMP_OUT_OF_LINE void multiply(float* c, float*, std::ptrdiff_t c_strip, const PairBlock* a,
+                                              std::ptrdiff_t, const PairBlock* b, std::ptrdiff_t, int m, int n, int k)
     {
         static_assert(terms == 1);
         dpbf16_multiply<adds>(c, c_strip, a, b, m, n, k);
@@ -34,8 +34,9 @@ struct Isa {
 #else
     using Session = AmxSession;
     template <int terms, bool adds>
-    static void multiply(float* c, float* low, std::ptrdiff_t c_strip, const PairBlock* a, std::ptrdiff_t plane_a,
-                         const PairBlock* b, std::ptrdiff_t plane_b, int m, int n, int k)
+    static FLASHOMP_OUT_OF_LINE void multiply(float* c, float* low, std::ptrdiff_t c_strip, const PairBlock* a,
+                                              std::ptrdiff_t plane_a, const PairBlock* b, std::ptrdiff_t plane_b, int m,
+                                              int n, int k)
     {
         amx_multiply<terms, adds>(c, low, c_strip, a, plane_a, b, plane_b, m, n, k);
     }

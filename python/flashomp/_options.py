@@ -29,6 +29,8 @@ class Options(TypedDict, total=False):
     positions_q, positions_k: (whole, [(first, count), ...]): the rows of q, or of k and v, are one or two stretches of a
         sequence of `whole` rows, in order; masks, ALiBi and dropout go by positions in it, so that the results of all
         shards of the keys, put together by merge(), are those of one call. Backward takes the merged o and lse.
+    first_sequence, first_head: of some sequences and query heads of a larger call, the numbers of their first ones there, so
+        that dropout draws what it draws there.
     cu_seqlens_q, cu_seqlens_k: int32 [B+1], on the CPU: q is packed [total_q, Hq, head_dim], k and v [total_k, Hkv, ...].
     sink: float32 [Hq]: a logit in the denominator and the LSE only.
     cache_seqlens: int32 [B], on the CPU: k and v are a key/value cache, of which sequence b has so many keys.
@@ -59,6 +61,8 @@ class Options(TypedDict, total=False):
     block_mask: Any
     positions_q: tuple[int, Sequence[tuple[int, int]]]
     positions_k: tuple[int, Sequence[tuple[int, int]]]
+    first_sequence: int
+    first_head: int
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     sink: Any
@@ -87,10 +91,10 @@ class Options(TypedDict, total=False):
 DEFAULTS: dict[str, Any] = {
     "scale": None, "causal": "none", "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "bias": None,
     "key_padding_mask": None, "mask": None, "block_mask": None, "positions_q": None, "positions_k": None,
-    "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None, "k_scale": None, "v_scale": None,
-    "cache_seqlens": None, "cache_batch_index": None, "block_table": None, "kv_indptr": None, "kv_indices": None,
-    "kv_last_page_len": None, "dropout": 0.0, "seed": 0, "offset": 0, "layout": "bshd", "backend": "auto",
-    "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
+    "first_sequence": 0, "first_head": 0, "cu_seqlens_q": None, "cu_seqlens_k": None, "sink": None, "q_scale": None,
+    "k_scale": None, "v_scale": None, "cache_seqlens": None, "cache_batch_index": None, "block_table": None,
+    "kv_indptr": None, "kv_indices": None, "kv_last_page_len": None, "dropout": 0.0, "seed": 0, "offset": 0,
+    "layout": "bshd", "backend": "auto", "machine": "auto", "device": "auto", "threads": 0, "stream": None, "tiling": None,
 }
 
 

@@ -178,6 +178,14 @@ const Keyword keywords_of_options[] = {
     {"block_mask", [](CallOptions& c, nb::handle v) { c.options.block_mask = read_block_mask(v); }},
     {"positions_q", [](CallOptions& c, nb::handle v) { c.options.positions_q = read_positions("positions_q", v); }},
     {"positions_k", [](CallOptions& c, nb::handle v) { c.options.positions_k = read_positions("positions_k", v); }},
+    {"first_sequence",
+     [](CallOptions& c, nb::handle v) {
+         c.options.first_sequence = read_integer<std::int64_t>("first_sequence", v, "it must be an integer");
+     }},
+    {"first_head",
+     [](CallOptions& c, nb::handle v) {
+         c.options.first_head = read_integer<std::int64_t>("first_head", v, "it must be an integer");
+     }},
     {"cu_seqlens_q", nullptr, &Options::cu_seqlens_q},
     {"cu_seqlens_k", nullptr, &Options::cu_seqlens_k},
     {"sink", nullptr, &Options::sink},

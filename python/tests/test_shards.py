@@ -1,4 +1,4 @@
-"""positions_q= and positions_k=: shards have the results of the whole; results in float32; bad positions."""
+"""positions_q=, positions_k=, first_sequence= and first_head=: parts have the results of the whole; results in float32."""
 
 import numpy as np
 import pytest
@@ -54,6 +54,34 @@ def test_results_may_be_float32():
     flashomp.attention(q, k, v, out=wide, device="host")
     assert np.array_equal(wide.astype(np.float16), flashomp.attention(q, k, v, device="host"))
     assert np.any(wide != wide.astype(np.float16))
+
+
+def test_parts_of_sequences_and_heads_have_the_results_of_the_whole():
+    q, k, v, dout = inputs()
+    options = {"causal": "bottom_right", "dropout": 0.3, "seed": 9}
+    o, lse = flashomp.attention(q, k, v, return_lse=True, **options)
+    want = flashomp.attention_backward(q, k, v, o, lse, dout, **options)
+    b, h, h_kv = slice(1, 2), slice(2, 4), slice(1, 2)
+    part = dict(options, first_sequence=1, first_head=2)
+    rows = lambda x: x[b, :, h]  # noqa: E731
+    got, got_lse = flashomp.attention(rows(q), k[b, :, h_kv], v[b, :, h_kv], return_lse=True, **part)
+    np.testing.assert_array_equal(got_lse, lse[b, h])
+    np.testing.assert_allclose(got, rows(o), atol=1e-6)
+    assert abs(flashomp.attention(rows(q), k[b, :, h_kv], v[b, :, h_kv], **options) - rows(o)).max() > 0.05
+    gradients = flashomp.attention_backward(rows(q), k[b, :, h_kv], v[b, :, h_kv], got, got_lse, rows(dout), **part)
+    np.testing.assert_allclose(gradients.dq, rows(want.dq), atol=1e-5)
+    np.testing.assert_allclose(gradients.dk, want.dk[b, :, h_kv], atol=1e-5)
+    np.testing.assert_allclose(gradients.dv, want.dv[b, :, h_kv], atol=1e-5)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"first_head": 1.5}, "first_head was"),
+    ({"first_sequence": -1}, "first_sequence was -1 with 2 sequences of q; it must be 0 to 1073741822."),
+])
+def test_bad_numbers_of_parts(options, words):
+    q, k, v, _ = inputs()
+    with pytest.raises(flashomp.Error, match=words):
+        flashomp.attention(q, k, v, **options)
 
 
 @pytest.mark.parametrize("positions, words", [

@@ -260,6 +260,15 @@ void check_positions(const char* name, const Positions& positions, const char* r
     }
 }
 
+/// The number of the first of `count` things, of which the whole has at most `most`.
+void check_first(const char* name, std::int64_t first, const char* things, std::int64_t count, std::int64_t most)
+{
+    if (first < 0 || first > most - count) {
+        throw Error(
+            fmt::format("{} was {} with {} {} of q; it must be 0 to {}.", name, first, count, things, most - count));
+    }
+}
+
 void check_shard(const Problem& problem)
 {
     const Options& options = problem.options;
@@ -271,6 +280,8 @@ void check_shard(const Problem& problem)
     }
     check_positions("positions_q", options.positions_q, "q", problem.seqlen_q);
     check_positions("positions_k", options.positions_k, "k", problem.seqlen_k);
+    check_first("first_sequence", options.first_sequence, "sequences", problem.batch, most_rows);
+    check_first("first_head", options.first_head, "heads", problem.heads_q, most_heads);
 }
 
 } // namespace

@@ -17,7 +17,7 @@ namespace flashomp::capi {
 namespace {
 
 // Sizes do not change any more once a version with them is released: a grown struct adds one.
-constexpr std::array<std::size_t, 4> sizes_of_options{216, 264, 280, 360};
+constexpr std::array<std::size_t, 5> sizes_of_options{216, 264, 280, 360, 376};
 static_assert(sizes_of_options.back() == sizeof(flashomp_options));
 constexpr Versions<flashomp_options> options_versions{"flashomp_options", sizes_of_options};
 
@@ -143,6 +143,8 @@ Options options_of(const flashomp_options& given, Views& views)
     options.block_mask = block_mask_of(given.block_mask);
     options.positions_q = positions_of(given.positions_q);
     options.positions_k = positions_of(given.positions_k);
+    options.first_sequence = given.first_sequence;
+    options.first_head = given.first_head;
     options.dropout = {given.dropout_probability, given.dropout_seed, given.dropout_offset};
     options.backend = backend_of(given.backend);
     options.machine =

@@ -262,7 +262,8 @@ inline constexpr std::array<NumberOption, 2> number_options{{
 inline constexpr std::array<const char*, 3> other_options{"causal", "window", "dropout"};
 
 /// Options that only programs can give: neither files nor the command line have them.
-inline constexpr std::array<const char*, 3> program_options{"block_mask", "positions_q", "positions_k"};
+inline constexpr std::array<const char*, 5> program_options{"block_mask", "positions_q", "positions_k",
+                                                            "first_sequence", "first_head"};
 
 /// Whether probabilities are more than the softmax of dot products under a mask and a positive scale. Plans and the
 /// choice of kernels ask this and nothing else.

@@ -113,6 +113,8 @@ public:
         add("dropout", Kind::real, std::bit_cast<std::int64_t>(o.dropout.probability));
         add("the dropout's seed", Kind::number, static_cast<std::int64_t>(o.dropout.seed));
         add("the dropout's offset", Kind::number, static_cast<std::int64_t>(o.dropout.offset));
+        add("first_sequence", Kind::number, o.first_sequence);
+        add("first_head", Kind::number, o.first_head);
         if (o.score_mod) {
             list_.push_back({"the object of score_mod, hashed", Kind::number,
                              hash_of(o.score_mod.object.data(), std::int64_t{sizeof o.score_mod.object})});
@@ -198,11 +200,6 @@ void refuse_what_parts_do_not_have(const Call& call)
         return view.dtype == DType::float8_e4m3 || view.dtype == DType::int8;
     };
     refuse(is_narrow(call.args.q) || is_narrow(call.args.k), "a dtype of 8 bits", "float32, bfloat16 or float16");
-    if (call.is_packed()) {
-        const char* const instead = "one without packed sequences, whose numbers a part does not know";
-        refuse(o.dropout.probability != 0.0, "dropout of packed sequences", instead);
-        refuse(bool(o.score_mod), "score_mod for packed sequences", instead);
-    }
 }
 
 /// What a rank threw; of several ranks the larger one counts.

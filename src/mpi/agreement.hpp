@@ -30,6 +30,7 @@ struct Whole {
     std::vector<std::int64_t> rows_q, rows_k;          ///< of each rank
     std::int64_t length_q = 0, length_k = 0;           ///< their sums; of packed sequences all their rows
     bool bias_has_rows = false, mask_has_rows = false; ///< whether they are the rank's own rows, not the same for all
+    std::vector<std::int64_t> block_masks;             ///< facts_of_block_masks(), where heads are shared out
 };
 
 /// Compares what the ranks were given, and tells each how many rows the others have. Throws the same Error on all

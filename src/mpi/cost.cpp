@@ -69,7 +69,7 @@ Cost cost_of(const CostShape& s, Scheme scheme, int heads_ranks, const Speeds& s
     return cost;
 }
 
-Choice cheapest(const CostShape& s, bool may_share_heads, const Speeds& speeds)
+Choice cheapest(const CostShape& s, const Speeds& speeds)
 {
     struct Candidate {
         Scheme scheme;
@@ -86,7 +86,7 @@ Choice cheapest(const CostShape& s, bool may_share_heads, const Speeds& speeds)
     if (is_too_large) {
         candidates.pop_back();
     }
-    for (int members = 2; may_share_heads && members <= s.ranks && members <= s.heads_q; ++members) {
+    for (int members = 2; members <= s.ranks && members <= s.heads_q; ++members) {
         if (s.ranks % members == 0) {
             consider(members == s.ranks ? Scheme::ulysses : Scheme::grid, members);
         }
@@ -105,7 +105,6 @@ Choice cheapest(const CostShape& s, bool may_share_heads, const Speeds& speeds)
     }
     why += fmt::format(", this {:.3g} s", best->cost.seconds);
     why += is_too_large ? "; a gather of K and V would take too much memory" : "";
-    why += may_share_heads ? "" : "; an option does not let heads be shared out";
     return {best->scheme, best->heads_ranks, why};
 }
 

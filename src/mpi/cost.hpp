@@ -43,7 +43,7 @@ struct Choice {
     std::string why;
 };
 
-/// The cheapest scheme. `may_share_heads`: whether options allow it.
-[[nodiscard]] Choice cheapest(const CostShape& shape, bool may_share_heads, const Speeds& speeds = {});
+/// The cheapest scheme.
+[[nodiscard]] Choice cheapest(const CostShape& shape, const Speeds& speeds = {});
 
 } // namespace flashomp::mpi

@@ -146,6 +146,7 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
       bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
       mask_has_rows_(!call.is_packed() && whole.mask_has_rows),
       head_runs_(head_runs(geometry.heads(), geometry.heads_q, geometry.heads_kv)),
+      block_masks_(call, whole, geometry.queries, messages.rank() - geometry.member, messages.rank()),
       first_of_(geometry.runs_q[static_cast<std::size_t>(geometry.ring_rank)].size())
 {
     const Place place = geometry.place(size_of(call.args.q.dtype));
@@ -168,8 +169,8 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
     mask_shared_ = buffer(pairs_bytes(call.options.mask, mask_has_rows_));
     const std::int64_t exchanged = exchange_bytes();
     exchange_ = {buffer(exchanged, Stage::for_messages), buffer(exchanged, Stage::for_messages)};
-    report_.extra_bytes =
-        keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() + 2 * exchanged;
+    report_.extra_bytes = keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() +
+                          block_masks_.bytes() + 2 * exchanged;
 }
 
 Report Engine::run()
@@ -220,8 +221,12 @@ void Engine::share_inputs()
         site_.convert(bias_, wide);
         bias_ = wide;
     }
-    options_ =
-        std::make_unique<PartOptions>(call_.options, bias_, mask_, call_.is_packed(), geometry_.heads().first, site_);
+    if (call_.options.block_mask) {
+        block_masks_.exchange(messages_);
+        attempt([&] { block_masks_.assemble(); });
+    }
+    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, block_masks_, call_.is_packed(),
+                                             geometry_.heads().first, site_);
 }
 
 /// The most that an exchange of heads has on its way to or from this rank. Tensors of 16 bits are counted as float32,

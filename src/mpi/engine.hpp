@@ -130,6 +130,7 @@ protected:
     bool bias_has_rows_, mask_has_rows_;
     std::vector<HeadRun> head_runs_;
     std::unique_ptr<Keys> keys_;
+    BlockMasks block_masks_;
     Report report_;
     ConstTensorView q_, bias_, mask_; ///< with the group's rows and the rank's heads
     std::unique_ptr<PartOptions> options_;

@@ -39,11 +39,21 @@ class Wire;
 /// The ranks that share out heads, of one side: of queries or of keys.
 class Group {
 public:
+    /// Rows that follow one another both in a member's tensor and in the group's.
+    struct Rows {
+        std::int64_t own, shared, count;
+    };
+
     /// Ranks [first, first + members). `rows` has the rows of each rank of the communicator.
     Group(Layout layout, const std::vector<std::int64_t>& rows, int first, int members);
 
     [[nodiscard]] const Stretches& stretches() const { return stretches_; } ///< of all members together
     [[nodiscard]] std::int64_t rows() const { return rows_of(stretches_); }
+    [[nodiscard]] int members() const { return static_cast<int>(members_.size()); }
+    [[nodiscard]] const std::vector<Rows>& rows_of_member(int member) const
+    {
+        return members_[static_cast<std::size_t>(member)];
+    }
 
     /// From own rows [A, own rows, heads, C] to the group's rows [A, group's rows, own heads, C]. `ranges` has each
     /// member's heads.
@@ -58,11 +68,6 @@ public:
                   const TensorView& own, Buffer& scratch, Exchange& exchange) const;
 
 private:
-    /// Rows that follow one another both in a member's tensor and in the group's.
-    struct Rows {
-        std::int64_t own, shared, count;
-    };
-
     [[nodiscard]] int me(const Messages& messages) const { return messages.rank() - first_; }
     void send_home(Wire& wire, const ConstTensorView& shared) const;
 

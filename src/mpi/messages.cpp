@@ -237,7 +237,7 @@ void Messages::send(const BufferPart& part, const std::vector<int>& to, Tag tag,
         stage(part, to, tag, false, pending);
         return;
     }
-    wait_for_site();
+    wait_for_site(part);
     for (const int rank : to) {
         post_send(bytes_of(part), rank, tag, pending.requests);
     }
@@ -258,7 +258,7 @@ void Messages::receive(const BufferPart& part, int from, Tag tag, Pending& pendi
         stage(part, {from}, tag, true, pending);
         return;
     }
-    wait_for_site();
+    wait_for_site(part);
     post_receive(bytes_of(part), from, tag, pending.requests);
 }
 
@@ -309,9 +309,9 @@ void Messages::wait(Pending& pending)
     pending.staged.clear();
 }
 
-void Messages::wait_for_site()
+void Messages::wait_for_site(const BufferPart& part)
 {
-    if (site_->memory() == Memory::device) {
+    if (part.buffer->site().memory() == Memory::device) {
         wait_until([&] { return site_->is_idle(); });
     }
 }

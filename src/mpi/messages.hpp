@@ -81,6 +81,11 @@ public:
     /// Of what was received there, unchanged.
     void pass_on(const BufferPart& part, int to, Tag tag, Pending& pending);
     void receive(const BufferPart& part, int from, Tag tag, Pending& pending);
+    /// The same of host memory.
+    void send(std::span<const std::byte> bytes, int to, Tag tag, Pending& pending)
+    {
+        post_send(bytes, to, tag, pending.requests);
+    }
     /// The same of the elements of a tensor in host memory, in the order of its axes.
     void send(const ConstTensorView& view, int to, Tag tag, Pending& pending);
     void receive(const TensorView& view, int from, Tag tag, Pending& pending);
@@ -104,7 +109,7 @@ private:
     void stage(const BufferPart& part, const std::vector<int>& peers, Tag tag, bool is_incoming, Pending& pending);
     void advance(Staged& staged, bool may_leave);
     /// Before MPI is given a device's memory, which it reads and writes in no order with the site.
-    void wait_for_site();
+    void wait_for_site(const BufferPart& part);
     template <class F>
     void wait_until(F is_there);
 

@@ -10,14 +10,6 @@ namespace flashomp::mpi {
 
 namespace {
 
-/// Whether the options let heads be shared out, and what they are called that do not.
-const char* keeps_heads_together(const Options& options)
-{
-    return options.dropout.probability != 0.0
-               ? "dropout"
-               : (options.score_mod ? "score_mod" : (options.block_mask ? "block_mask" : nullptr));
-}
-
 void check_sharding(const Sharding& sharding, int ranks)
 {
     const auto is_one_of = [](auto value, auto last) { return static_cast<int>(value) <= static_cast<int>(last); };
@@ -36,10 +28,9 @@ void check_sharding(const Sharding& sharding, int ranks)
 /// The scheme: the caller's, or the model's. All ranks find the same.
 Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, int ranks)
 {
-    const char* const together = keeps_heads_together(call.options);
     if (sharding.scheme == Scheme::automatic) {
         const Geometry ring(call, whole, sharding.layout, 0, 1);
-        return cheapest(cost_shape(call, ring), together == nullptr);
+        return cheapest(cost_shape(call, ring));
     }
     const int members =
         sharding.scheme == Scheme::ulysses ? ranks : (sharding.scheme == Scheme::grid ? sharding.heads_ranks : 1);
@@ -47,11 +38,6 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
     if (members > heads_q) {
         throw Error(fmt::format("{} ranks share out {} heads of q; they must be at most as many as the heads.", members,
                                 heads_q));
-    }
-    if (members > 1 && together != nullptr) {
-        throw NotBuilt(fmt::format("{} was given with heads shared out over {} ranks; allowed are the schemes ring and "
-                                   "all_gather.",
-                                   together, members));
     }
     return {sharding.scheme, members, "the caller chose it"};
 }
@@ -93,7 +79,7 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
     const double start = MPI_Wtime();
     Options own = with_device_of_rank(options, messages.rank_on_node());
     const Call call(args, own);
-    const Whole whole = agree(messages, call, sharding);
+    Whole whole = agree(messages, call, sharding);
     check_sharding(sharding, ranks);
     std::unique_ptr<Site> device;
     std::vector<std::int64_t> values;
@@ -108,6 +94,9 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
     });
     agree_on_values(messages, values);
     const Choice choice = choose(call, whole, sharding, ranks);
+    if (call.options.block_mask && choice.heads_ranks > 1) {
+        whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
+    }
     std::unique_ptr<const Geometry> geometry;
     std::unique_ptr<Engine> engine;
     const WaitsAtLast waits{messages.site()};

@@ -1,6 +1,7 @@
 // The options of a call on one piece: what the whole's say of its sequence, rows, keys and heads.
 #pragma once
 
+#include "block_masks.hpp"
 #include "buffer.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
@@ -14,9 +15,10 @@ namespace flashomp::mpi {
 class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
-    PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask, bool is_packed,
-                std::int64_t first_head, Site& site)
-        : whole_(whole), bias_(bias), mask_(mask), is_packed_(is_packed), first_head_(first_head), site_(site)
+    PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask,
+                const BlockMasks& block_masks, bool is_packed, std::int64_t first_head, Site& site)
+        : whole_(whole), bias_(bias), mask_(mask), block_masks_(block_masks), is_packed_(is_packed),
+          first_head_(first_head), site_(site)
     {
     }
 
@@ -47,15 +49,15 @@ private:
         return part_unless_one(part, 2, is_packed_ ? piece.q.at.first : piece.q.row, piece.q.at.count);
     }
     [[nodiscard]] ConstTensorView mask_of(const Piece& piece, const HeadRange& queries);
-    [[nodiscard]] BlockMask block_mask_of(const Piece& piece) const;
 
     const Options& whole_;
     ConstTensorView bias_, mask_;
+    const BlockMasks& block_masks_;
     bool is_packed_;
     std::int64_t first_head_;
     Site& site_;
-    std::vector<Buffer>
-        unpacked_; ///< of a mask of bits: keys need not begin with a byte. Calls may still read old ones
+    /// Of a mask of bits, as keys need not begin with a byte. Calls may still read old ones.
+    std::vector<Buffer> unpacked_;
 };
 
 } // namespace flashomp::mpi

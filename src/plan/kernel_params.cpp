@@ -230,6 +230,8 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     p.dropout_key = dropout_key(options.dropout.seed, options.dropout.offset);
     p.dropout_threshold = dropout_threshold(options.dropout.probability);
     p.dropout_scale = static_cast<float>(1.0 / (1.0 - options.dropout.probability));
+    p.first_sequence = static_cast<int>(options.first_sequence);
+    p.first_head = static_cast<int>(options.first_head);
     return p;
 }
 

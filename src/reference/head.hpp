@@ -79,6 +79,10 @@ struct Head {
         return problem.options.positions_k ? problem.options.positions_k.whole : sequence.length_k;
     }
 
+    // Numbers in the whole call: those here but for parts.
+    [[nodiscard]] std::int64_t whole_batch() const { return problem.options.first_sequence + sequence.batch; }
+    [[nodiscard]] std::int64_t whole_head() const { return problem.options.first_head + index; }
+
     /// i + Δ − j of positions, with Δ = Nk − Nq: how far key j lies behind the diagonal that ends bottom right.
     [[nodiscard]] std::int64_t behind(std::int64_t i, std::int64_t j) const
     {
@@ -104,8 +108,8 @@ struct Head {
     /// Of Options::score_mod.
     [[nodiscard]] ScorePair pair(std::int64_t i, std::int64_t j) const
     {
-        return {static_cast<int>(sequence.batch), static_cast<int>(index),     static_cast<int>(query(i)),
-                static_cast<int>(key(j)),         static_cast<int>(whole_q()), static_cast<int>(whole_k())};
+        return {static_cast<int>(whole_batch()), static_cast<int>(whole_head()), static_cast<int>(query(i)),
+                static_cast<int>(key(j)),        static_cast<int>(whole_q()),    static_cast<int>(whole_k())};
     }
     [[nodiscard]] bool own_mask(std::int64_t i, std::int64_t j) const
     {
@@ -158,8 +162,8 @@ struct Head {
     [[nodiscard]] double dropout(PhiloxKey philox, std::int64_t i, std::int64_t j) const
     {
         const double probability = problem.options.dropout.probability;
-        const bool keep = dropout_keep(philox, static_cast<std::uint32_t>(sequence.batch),
-                                       static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(query(i)),
+        const bool keep = dropout_keep(philox, static_cast<std::uint32_t>(whole_batch()),
+                                       static_cast<std::uint32_t>(whole_head()), static_cast<std::uint32_t>(query(i)),
                                        static_cast<std::uint32_t>(key(j)), dropout_threshold(probability));
         return keep ? 1.0 / (1.0 - probability) : 0.0;
     }

@@ -138,6 +138,8 @@ public:
         }
         options.positions_q = c_positions(given.positions_q);
         options.positions_k = c_positions(given.positions_k);
+        options.first_sequence = given.first_sequence;
+        options.first_head = given.first_head;
         options.dropout_probability = given.dropout.probability;
         options.dropout_seed = given.dropout.seed;
         options.dropout_offset = given.dropout.offset;

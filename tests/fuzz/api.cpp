@@ -201,7 +201,7 @@ void spoil(Options& options, Random& random)
     const auto any_double = [&] {
         return one_of(random, {std::nan(""), HUGE_VAL, -HUGE_VAL, 1e300, 3.4e38, -3.4e38, 1e-40, -1.0, 1.0});
     };
-    switch (pick(random, 0, 12)) {
+    switch (pick(random, 0, 13)) {
     case 0:
         options.backend = Backend{any()};
         break;
@@ -245,6 +245,11 @@ void spoil(Options& options, Random& random)
         positions.stretches[1].count = pick(random, 0, 3);
         break;
     }
+    case 12:
+        (chance(random, 2) ? options.first_sequence : options.first_head) =
+            one_of<std::int64_t>(random, {-1, 3, (std::int64_t{1} << 20) - 1, std::int64_t{1} << 30,
+                                          std::numeric_limits<std::int64_t>::max()});
+        break;
     default:
         options.stream = nullptr;
     }
@@ -355,6 +360,8 @@ void add_options(AttentionCase& attention, Random& random)
     }
     if (chance(random, 4)) {
         attention.add_dropout(0.3);
+        options.first_sequence = pick(random, 0, 5);
+        options.first_head = pick(random, 0, 5);
     }
     if (chance(random, 4) && !attention.packed()) {
         options.positions_q = random_positions(random, attention.shape().seqlen_q);

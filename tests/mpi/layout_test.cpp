@@ -160,7 +160,7 @@ CostShape long_shape(int ranks)
 
 TEST(Cost, LongSequencesHideTheirTraffic)
 {
-    const Choice choice = cheapest(long_shape(8), true);
+    const Choice choice = cheapest(long_shape(8));
     EXPECT_EQ(choice.scheme, Scheme::ring) << choice.why;
     EXPECT_NE(choice.why.find("too much memory"), std::string::npos) << choice.why;
     const Cost cost = cost_of(long_shape(8), Scheme::ring, 1);
@@ -172,9 +172,11 @@ TEST(Cost, SlowWiresShareOutHeads)
     // Where sending is all that counts, heads move q, k, v and o once, a ring K and V ranks - 1 times.
     Speeds slow;
     slow.bytes = 1e6;
-    const Choice choice = cheapest(long_shape(16), true, slow);
+    const Choice choice = cheapest(long_shape(16), slow);
     EXPECT_EQ(choice.scheme, Scheme::ulysses) << choice.why;
-    EXPECT_EQ(cheapest(long_shape(16), false, slow).heads_ranks, 1);
+    CostShape one_head = long_shape(16);
+    one_head.heads_q = one_head.heads_kv = 1;
+    EXPECT_EQ(cheapest(one_head, slow).heads_ranks, 1);
 }
 
 TEST(Cost, ShortSequencesAreGathered)
@@ -183,7 +185,7 @@ TEST(Cost, ShortSequencesAreGathered)
     shape.length_q = shape.length_k = 256;
     shape.pairs_of_all = 256.0 * 256.0;
     shape.pairs_of_busiest = shape.pairs_of_all / 8;
-    EXPECT_EQ(cheapest(shape, false).scheme, Scheme::all_gather);
+    EXPECT_EQ(cheapest(shape).scheme, Scheme::all_gather);
 }
 
 } // namespace

@@ -220,7 +220,7 @@ struct NamedSharding {
 };
 
 /// Every way that so many ranks can take, of a call with these heads.
-inline std::vector<NamedSharding> shardings(std::int64_t heads_q, bool may_share_heads = true)
+inline std::vector<NamedSharding> shardings(std::int64_t heads_q)
 {
     using mpi::Layout;
     using mpi::Scheme;
@@ -232,10 +232,10 @@ inline std::vector<NamedSharding> shardings(std::int64_t heads_q, bool may_share
         };
         add(Scheme::ring, 0, "ring");
         add(Scheme::all_gather, 0, "all_gather");
-        if (may_share_heads && ranks() <= heads_q) {
+        if (ranks() <= heads_q) {
             add(Scheme::ulysses, 0, "ulysses");
         }
-        for (int members = 2; may_share_heads && members < ranks() && members <= heads_q; ++members) {
+        for (int members = 2; members < ranks() && members <= heads_q; ++members) {
             if (ranks() % members == 0) {
                 add(Scheme::grid, members, "grid of " + std::to_string(members));
             }

@@ -57,6 +57,12 @@ std::vector<Named> option_sets(DType dtype)
              c.options.scale = -0.4;
          }},
         {"dropout", [](AttentionCase& c) { c.add_dropout(0.3); }},
+        {"dropout of a part",
+         [](AttentionCase& c) {
+             c.add_dropout(0.3);
+             c.options.first_sequence = 5;
+             c.options.first_head = 3;
+         }},
         {"all",
          [](AttentionCase& c) {
              c.options.causal = Causal::bottom_right;
@@ -123,7 +129,7 @@ TEST_P(ShardedOptions, HaveTheResultsOfASingleCall)
             expected.float32_dsink = expected.naive_gradients.dsink;
         }
         const Results single = attention.take_results();
-        for (const auto& [name, sharding] : shardings(shape.heads_q, attention.options.dropout.probability == 0.0)) {
+        for (const auto& [name, sharding] : shardings(shape.heads_q)) {
             SCOPED_TRACE(::testing::Message() << options.name << " " << name);
             OnRanks on_ranks(attention, sharding);
             on_ranks.o = HostTensor(DType::float32, on_ranks.o.shape(), Fill::poison); // D of backward is exact then
@@ -162,46 +168,37 @@ TEST_P(ShardedOptions, MayRoundO)
     }
 }
 
-/// Masks whose keys do not begin with a byte, and block masks.
+/// Masks whose keys do not begin with a byte, and block masks whose blocks are others on each rank: for all sequences
+/// and heads, and for each.
 TEST(ShardedMasks, OfBitsAndOfBlocks)
 {
-    AttentionCase attention(shape, DType::float32, 30);
-    HostTensor mask = random_mask(attention.random(), {1, 1, 61, 83}, 16, 0.3, 0.3, 0.5);
-    attention.options.block_mask = BlockMask::from_mask(std::as_const(mask).view(), 16, 16);
-    static_cast<void>(attention.run(attention.options));
-    const Results single = attention.take_results();
-    const auto expect_close = [&](OnRanks& on_ranks) {
-        static_cast<void>(on_ranks.run());
-        const Results many = on_ranks.all();
-        EXPECT_LE(max_error(doubles(many.o), doubles(single.o)), 2e-6);
-        EXPECT_LE(max_error(doubles(many.dq), doubles(single.dq)), 1e-5);
-        EXPECT_LE(max_error(doubles(many.dk), doubles(single.dk)), 1e-5);
-        EXPECT_LE(max_error(doubles(many.dv), doubles(single.dv)), 1e-5);
-    };
-    for (const auto& [name, sharding] : shardings(shape.heads_q)) {
-        SCOPED_TRACE(name);
-        OnRanks on_ranks(attention, sharding);
-        on_ranks.mask = gathered(mask, 2, on_ranks.rows_q());
-        on_ranks.options.block_mask = {};
-        HostTensor bits(DType::bits, {1, 1, on_ranks.mask.shape()[2], 11});
-        const auto* const kept = static_cast<const std::uint8_t*>(on_ranks.mask.data());
-        auto* const bytes = static_cast<std::uint8_t*>(bits.data());
-        for (std::int64_t row = 0; row < bits.shape()[2]; ++row) {
-            for (std::int64_t j = 0; j < 83; ++j) {
-                bytes[row * 11 + j / 8] =
-                    static_cast<std::uint8_t>(bytes[row * 11 + j / 8] | (kept[row * 83 + j] << (j % 8)));
-            }
+    for (const io::Shape& extents : {io::Shape{1, 1, 61, 83}, io::Shape{2, 8, 61, 83}, io::Shape{1, 8, 61, 83}}) {
+        AttentionCase attention(shape, DType::float32, 30);
+        const HostTensor mask = random_mask(attention.random(), extents, 16, 0.3, 0.3, 0.5);
+        attention.options.block_mask = BlockMask::from_mask(mask.view(), 16, 16);
+        static_cast<void>(attention.run(attention.options));
+        const Results single = attention.take_results();
+        const auto expect_close = [&](OnRanks& on_ranks) {
+            on_ranks.poison(DType::float32);
+            static_cast<void>(on_ranks.run());
+            const Results many = on_ranks.all();
+            EXPECT_LE(max_error(doubles(many.o), doubles(single.o)), 2e-6);
+            EXPECT_LE(max_error(doubles(many.dq), doubles(single.dq)), 1e-5);
+            EXPECT_LE(max_error(doubles(many.dk), doubles(single.dk)), 1e-5);
+            EXPECT_LE(max_error(doubles(many.dv), doubles(single.dv)), 1e-5);
+        };
+        for (const auto& [name, sharding] : shardings(shape.heads_q)) {
+            SCOPED_TRACE(::testing::Message() << name << ", masks of " << extents[0] << " and " << extents[1]);
+            OnRanks on_ranks(attention, sharding);
+            const HostTensor own = gathered(mask, 2, on_ranks.rows_q());
+            const HostTensor bits = packed_bits(own);
+            on_ranks.options.block_mask = {};
+            on_ranks.options.mask = view_of_bits(bits);
+            expect_close(on_ranks);
+            on_ranks.options.mask = {};
+            on_ranks.options.block_mask = BlockMask::from_mask(own.view(), 16 + 5 * rank(), 40 - 3 * rank());
+            expect_close(on_ranks);
         }
-        on_ranks.options.mask = std::as_const(bits).view();
-        expect_close(on_ranks);
-        if (ranks() > 1 && (sharding.scheme == mpi::Scheme::ulysses || sharding.heads_ranks > 1)) {
-            continue; // block masks keep heads together
-        }
-        on_ranks.options.mask = {};
-        if (on_ranks.mask.shape()[2] > 0) {
-            on_ranks.options.block_mask = BlockMask::from_mask(std::as_const(on_ranks.mask).view(), 16, 16);
-        }
-        expect_close(on_ranks);
     }
 }
 

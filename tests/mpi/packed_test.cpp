@@ -23,6 +23,20 @@ TEST(ShardedPacked, HaveTheResultsOfASingleCall)
              c.add_bias({false, false, false, false}, DType::float32);
              c.add_key_padding();
          }},
+        {"dropout",
+         [](AttentionCase& c) {
+             c.options.causal = Causal::top_left;
+             c.add_dropout(0.3);
+             c.options.first_sequence = 2;
+         }},
+        {"dropout, block mask",
+         [](AttentionCase& c) { // as long as the longest, for each sequence and head
+             const Shape& s = c.shape();
+             const HostTensor mask =
+                 random_mask(c.random(), {s.batch, s.heads_q, s.seqlen_q, s.seqlen_k}, 16, 0.3, 0.3, 0.5);
+             c.options.block_mask = BlockMask::from_mask(mask.view(), 16, 20);
+             c.add_dropout(0.2);
+         }},
     };
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
         for (const auto& [name, set] : options) {

@@ -1,6 +1,8 @@
 // A call in shards, merged, has the results of the call on the whole: under every option, forward and backward, in one
 // stretch a shard and in two. Sums are float32, and so rounded once: the limits are those of a single call, but for
-// dbias and dsink in 16 bits.
+// dbias and dsink in 16 bits. A call on some sequences and heads has what the call on the whole has for them, to the
+// bit.
+#include "support/case_parts.hpp"
 #include "support/sharded.hpp"
 #include "support/target.hpp"
 
@@ -177,6 +179,108 @@ TEST_P(Shards, ResultsMayBeFloat32)
         expect_rounded("dk", attention.dk, narrow.dk);
         expect_rounded("dv", attention.dv, narrow.dv);
     }
+}
+
+struct WholeCase {
+    const char* name;
+    std::function<AttentionCase(DType)> make;
+};
+
+/// Cases of three sequences or more, and of three key heads.
+std::vector<WholeCase> whole_cases()
+{
+    return {
+        {"padded",
+         [](DType dtype) {
+             AttentionCase c({3, 6, 3, 61, 83, 24, 16}, dtype, 32);
+             c.options.causal = Causal::bottom_right;
+             c.add_alibi(true);
+             c.add_bias({}, DType::float32);
+             c.add_key_padding();
+             c.add_sink();
+             return c;
+         }},
+        {"one query", // whose heads could be rows of one block
+         [](DType dtype) {
+             return AttentionCase({3, 12, 3, 1, 150, 32, 32}, dtype, 33);
+         }},
+        {"packed",
+         [](DType dtype) {
+             AttentionCase c({0, 3, 3, 0, 0, 16, 24}, {{61, 40, 0, 61, 9}, {83, 31, 4, 83, 12}}, dtype, 34);
+             c.options.window = {60, 20};
+             return c;
+         }},
+    };
+}
+
+/// Bits on the host. How a GPU splits keys and heads depends on how many there are.
+void expect_bits_of_the_whole(const std::function<Options(Options)>& where, bool is_device)
+{
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        for (const WholeCase& whole : whole_cases()) {
+            SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << whole.name);
+            AttentionCase attention = whole.make(dtype);
+            attention.add_dropout(0.3);
+            static_cast<void>(attention.run(where(attention.options)));
+            Results all = attention.take_results();
+            all.dsink = {}; // a sum over sequences, which parts are not asked for
+            const std::int64_t rest = attention.shape().batch - 1;
+            const std::vector<Extent> sequences{{0, 1}, {1, rest}}, heads{{0, 1}, {1, 2}};
+            const auto run = [&](const std::function<void(Options&)>& change) {
+                run_in_parts(attention, sequences, heads, [&](Options options) {
+                    change(options);
+                    return where(options);
+                });
+                Results parts = attention.take_results();
+                parts.dsink = {};
+                return parts;
+            };
+            const Results parts = run([](Options&) {});
+            if (is_device) {
+                const double most = dtype == DType::float32 ? 1e-5 : 0.05;
+                EXPECT_LE(max_error(doubles(parts.o), doubles(all.o)), most);
+                EXPECT_LE(max_error(doubles(parts.dq), doubles(all.dq)), most);
+                EXPECT_LE(max_error(doubles(parts.dk), doubles(all.dk)), most);
+                EXPECT_LE(max_error(doubles(parts.dv), doubles(all.dv)), most);
+            } else {
+                expect_same_bits(parts, all);
+            }
+            // Each number counts.
+            for (std::int64_t Options::*const first : {&Options::first_sequence, &Options::first_head}) {
+                const Results others = run([&](Options& options) { options.*first = 0; });
+                EXPECT_GT(max_error(doubles(others.o), doubles(all.o)), 0.05);
+                EXPECT_GT(max_error(doubles(others.dv), doubles(all.dv)), 0.05);
+                EXPECT_TRUE(same_bits(others.lse, parts.lse)) << "which dropout does not reach";
+            }
+        }
+    }
+}
+
+TEST_P(Shards, OfSequencesAndHeadsHaveTheBitsOfTheWhole)
+{
+    expect_bits_of_the_whole([this](const Options& options) { return on_target(options); }, target_.is_device);
+}
+
+TEST(ShardsOfTheReference, OfSequencesAndHeadsHaveTheBitsOfTheWhole)
+{
+    expect_bits_of_the_whole(
+        [](Options options) {
+            options.backend = Backend::reference;
+            options.threads = 1;
+            return options;
+        },
+        false);
+}
+
+/// The largest numbers that a part may have.
+TEST_P(Shards, MayBeTheLastSequencesAndHeads)
+{
+    AttentionCase attention({2, 4, 2, 33, 47, 16, 16}, DType::float32, 35);
+    attention.add_dropout(0.4);
+    attention.options.first_sequence = (std::int64_t{1} << 30) - 2;
+    attention.options.first_head = (std::int64_t{1} << 20) - 4;
+    static_cast<void>(attention.run(on_target(attention.options)));
+    attention.expect_close();
 }
 
 } // namespace

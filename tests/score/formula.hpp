@@ -43,7 +43,7 @@ struct Formula {
 
     [[gnu::always_inline]] bool keeps(const ScorePair& at) const
     {
-        return which != Which::everything || (at.query * 7 + at.key * 3 + at.head) % 5 != 0;
+        return which != Which::everything || (at.query * 7 + at.key * 3 + at.head + 2 * at.batch) % 5 != 0;
     }
 
     /// tanh by exp, which g++ has for GPUs.

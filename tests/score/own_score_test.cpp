@@ -3,6 +3,7 @@
 
 #include "launch/launch.hpp"
 #include "support/cache_case.hpp"
+#include "support/case_parts.hpp"
 #include "support/parity.hpp"
 
 #include "flashomp/prepared.hpp"
@@ -65,6 +66,38 @@ TEST_P(OwnScore, PackedSequences)
     attention.options.score_mod = everything(-0.1F);
     attention.options.causal = Causal::top_left;
     check_own(attention);
+}
+
+/// Of some sequences and heads it is asked by the numbers that they have in the whole.
+TEST_P(OwnScore, PartsOfTheWhole)
+{
+    AttentionCase attention({3, 4, 2, 61, 83, 32, 32}, dtype(), 70);
+    attention.options.score_mod = everything(0.3F);
+    attention.add_dropout(0.2);
+    static_cast<void>(attention.run(on_target(attention.options)));
+    const Results whole = attention.take_results();
+    const std::vector<Extent> sequences{{0, 1}, {1, 2}}, heads{{0, 1}, {1, 1}};
+    const auto where = [this](const Options& options) { return on_target(options); };
+    run_in_parts(attention, sequences, heads, where);
+    const Results parts = attention.take_results();
+    if (target_.is_device) { // which splits keys and heads by how many there are
+        const double most = dtype() == DType::float32 ? 1e-5 : 0.05;
+        EXPECT_LE(max_error(doubles(parts.o), doubles(whole.o)), most);
+        EXPECT_LE(max_error(doubles(parts.dq), doubles(whole.dq)), most);
+    } else {
+        expect_same_bits(parts, whole);
+    }
+    attention.options.dropout = {}; // whose numbers are not what is looked for here
+    static_cast<void>(attention.run(on_target(attention.options)));
+    const Results kept = attention.take_results();
+    for (std::int64_t Options::*const first : {&Options::first_sequence, &Options::first_head}) {
+        run_in_parts(attention, sequences, heads, [&](Options options) {
+            options.*first = 0;
+            return on_target(options);
+        });
+        EXPECT_GT(max_error(doubles(attention.o), doubles(kept.o)), 0.05);
+        EXPECT_GT(max_error(doubles(attention.dv), doubles(kept.dv)), 0.05);
+    }
 }
 
 TEST_P(OwnScore, WideHeads)

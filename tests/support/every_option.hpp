@@ -141,6 +141,12 @@ public:
         cases.push_back(make.plain("positions_k"));
         cases.back().options.window = {10, 8};
         cases.back().options.positions_k = {40, {{{1, 6}, {20, 7}}}};
+        cases.push_back(make.plain("first_sequence")); // which dropout goes by
+        cases.back().options.dropout = {0.5, 3, 4};
+        cases.back().options.first_sequence = 3;
+        cases.push_back(make.plain("first_head"));
+        cases.back().options.dropout = {0.5, 3, 4};
+        cases.back().options.first_head = 5;
         return cases;
     }
 
@@ -148,7 +154,14 @@ public:
     [[nodiscard]] static OptionCase without(const OptionCase& with, std::int64_t seqlen_q)
     {
         const OptionCases make(seqlen_q);
-        return with.options.cu_seqlens_q ? make.packed({{0, 9, 9}, {0, 20, 20}}) : make.plain("", with.is_float8());
+        if (with.options.cu_seqlens_q) {
+            return make.packed({{0, 9, 9}, {0, 20, 20}});
+        }
+        OptionCase without = make.plain("", with.is_float8());
+        if (with.options.first_sequence != 0 || with.options.first_head != 0) {
+            without.options.dropout = with.options.dropout;
+        }
+        return without;
     }
 
 private:

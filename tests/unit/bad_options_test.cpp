@@ -75,6 +75,13 @@ std::vector<BadOption> bad_options()
          [](AttentionCase& c) {
              c.options.positions_q = {(std::int64_t{1} << 30) + 1, {{{0, 20}, {}}}};
          }},
+        {"SequencesBeforeTheFirst", "first_sequence was -1 with 2 sequences of q; it must be 0 to 1073741822.",
+         [](AttentionCase& c) { c.options.first_sequence = -1; }},
+        {"SequencesBeyondTheLast", "first_sequence was 1073741823",
+         [](AttentionCase& c) { c.options.first_sequence = (std::int64_t{1} << 30) - 1; }},
+        {"HeadsBeforeTheFirst", "first_head was -1", [](AttentionCase& c) { c.options.first_head = -1; }},
+        {"HeadsBeyondTheLast", "first_head was 9223372036854775807 with 4 heads of q; it must be 0 to 1048572.",
+         [](AttentionCase& c) { c.options.first_head = std::numeric_limits<std::int64_t>::max(); }},
         {"SlopesOfOtherHeads", "alibi_slopes is float32 [2]",
          [](AttentionCase& c) { c.options.alibi_slopes = shaped(c, f32, {2}); }},
         {"SlopesOfAnotherBatch", "alibi_slopes is float32 [3, 4]",

@@ -44,8 +44,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Group = None, layout: L
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1]; q, k and v are packed then, [rows, heads, ...]. cu_seqlens_are
     "whole": those of all rows, the same on every rank, and the layout shares out rows wherever sequences begin and end;
     "local": those of this rank's rows, and the layout shares out every sequence by itself.
-    dropout, seed: the mask is that of one process; seed as in flashomp.torch.attention, and where none is given that of rank
-    0's generator. Not where heads are shared out or sequences are packed.
+    dropout, seed: the mask is that of one process; seed as in flashomp.torch.attention, and where none is given that of
+    rank 0's generator.
     return_lse: returns (o, lse), lse float32 [B, Hq, Nq_local], packed [Hq, rows]; it has no gradient.
 
     Gradients go to q, k, v, bias and sink, as those of the sum of all ranks' losses. That of sink, and of a bias that is the

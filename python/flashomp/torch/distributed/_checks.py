@@ -44,9 +44,6 @@ def check(given: Given) -> None:
     if heads_ranks > given.q.size(-2):
         raise _core.Error(f"q has {given.q.size(-2)} heads, which {heads_ranks} ranks cannot share out; give a scheme with at "
                           "most as many ranks for heads.")
-    if given.dropout != 0.0 and heads_ranks > 1:
-        raise _core.Error(f"dropout was given with heads shared out over {heads_ranks} ranks, where calls do not know the "
-                          "number of their first head; allowed are the schemes 'ring' and 'all_gather'.")
     for name in ("bias", "mask"):
         x = getattr(given, name)
         if x is not None and x.dim() != 4:
@@ -57,9 +54,6 @@ def check(given: Given) -> None:
 
 
 def _check_packed(given: Given) -> None:
-    if given.dropout != 0.0:
-        raise _core.Error("dropout was given with cu_seqlens; packed sequences over several ranks take none, since calls do "
-                          "not know the numbers of their sequences.")
     counts = []
     for name, x in (("q", given.q), ("k", given.k)):
         starts = getattr(given, f"cu_seqlens_{name}")

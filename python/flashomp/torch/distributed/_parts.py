@@ -21,12 +21,14 @@ class Part:
     """What all calls of a rank share. Tensors have this rank's heads and rows of queries, and all keys; where sequences are
     packed, all rows of the longest one, too.
 
-    heads: of q and of k, for each call; packed: whether sequences lie in one tensor, one after the other.
+    heads: of q and of k, for each call; first_head: the number of this rank's first query head among all; packed: whether
+    sequences lie in one tensor, one after the other.
     """
 
     options: dict[str, Any]
     band: Band
     heads: Sequence[tuple[slice, slice]]
+    first_head: int
     pieces: Sequence[Piece]
     packed: bool
     alibi_slopes: Tensor | None = None
@@ -45,7 +47,7 @@ class Part:
         return is_first
 
     def call_options(self, q: Piece, k: Piece, heads: slice, with_sink: bool) -> dict[str, Any]:
-        options = dict(self.options)
+        options = dict(self.options, first_sequence=q.sequence, first_head=self.first_head + heads.start)
         for name, piece, length in (("positions_q", q, self.band.lengths_q[q.sequence]),
                                     ("positions_k", k, self.band.lengths_k[k.sequence])):
             if piece.stretches != ((0, length),):

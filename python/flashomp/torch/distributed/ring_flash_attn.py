@@ -7,11 +7,11 @@ varlen functions every sequence is shared out over the ranks by itself, and cu_s
 this rank's rows: q [rows, Hq, D], k and v [rows, Hkv, D], qkv [rows, 3, H, D], kv [rows, 2, Hkv, D].
 
 Beyond what these functions have there: lengths need not be divisible by anything, nor be equal; float32; causal=False also
-with zigzag; window_size and alibi_slopes mean what they mean for one process; dropout draws the mask of one process, but
-is refused in varlen functions. Not as there: softmax_lse is [B, Hq, N_local] or [Hq, rows], and +inf for a row without
-keys; max_seqlen and deterministic change nothing. The stripe functions are not here, since a shard is at most two
-stretches of a sequence: zigzag shares out the work as evenly. Nor is llama3_flash_attn_varlen_func: attention() with
-scheme="all_gather" and cu_seqlens of the whole computes what it does.
+with zigzag; window_size and alibi_slopes mean what they mean for one process; dropout draws the mask of one process. Not as
+there: softmax_lse is [B, Hq, N_local] or [Hq, rows], and +inf for a row without keys; max_seqlen and deterministic change
+nothing. The stripe functions are not here, since a shard is at most two stretches of a sequence: zigzag shares out the work
+as evenly. Nor is llama3_flash_attn_varlen_func: attention() with scheme="all_gather" and cu_seqlens of the whole computes
+what it does.
 Raises as attention() does.
 """
 
