@@ -58,6 +58,12 @@ DeviceWork::~DeviceWork() = default;
 
 const Options& DeviceWork::options() const
 {
+    const Space& space = state_->space;
+    if (space.kind == Space::Kind::cuda && cuda::is_captured(space.device, space.stream)) {
+        throw Error(
+            "stream is being captured into a CUDA graph, which has no place for messages between ranks; allowed "
+            "is a stream that is not captured.");
+    }
     return state_->options;
 }
 

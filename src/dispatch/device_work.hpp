@@ -21,7 +21,7 @@ public:
     DeviceWork& operator=(const DeviceWork&) = delete;
 
     /// What calls take so that they are in this order, too. With a stream they are queued; without one they are over
-    /// when they return.
+    /// when they return. Throws Error where the stream is being captured: nobody can wait for it then.
     [[nodiscard]] const Options& options() const;
     /// Whether it is memory of CUDA, which other libraries can use.
     [[nodiscard]] bool has_cuda_memory() const;

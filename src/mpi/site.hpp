@@ -24,7 +24,7 @@ public:
     [[nodiscard]] virtual Memory memory() const = 0; ///< of the tensors
     /// Whether MPI can be given addresses of this memory. Else messages are staged: they go through host memory.
     [[nodiscard]] virtual bool is_reached_by_mpi() const = 0;
-    /// The options of the rank's calls here.
+    /// The options of the rank's calls here. Throws Error where a stream cannot be waited for.
     [[nodiscard]] virtual Options options_of_calls(const Options& given) const = 0;
 
     /// Both throw RunFailure or std::bad_alloc.

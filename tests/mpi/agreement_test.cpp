@@ -105,6 +105,9 @@ TEST(Disagreement, IsToldOnAllRanks)
         return;
     }
     for (const Otherwise& other : others()) {
+        if (test_device() == TestDevice::gpu && std::string(other.name) == "stream") {
+            continue; // CUDA's default stream is as good as none
+        }
         SCOPED_TRACE(other.name);
         AttentionCase attention(shape, DType::float32, 8);
         attention.add_sink();

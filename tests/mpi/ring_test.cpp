@@ -138,7 +138,7 @@ TEST(Sharded, ReportsSayWhatWasDone)
         const Reports reports = on_ranks.run();
         EXPECT_EQ(reports.forward.scheme, sharding.scheme);
         EXPECT_FALSE(reports.forward.why.empty());
-        EXPECT_EQ(reports.backward.last.backend, "openmp");
+        EXPECT_FALSE(reports.backward.last.backend.empty());
         EXPECT_GT(reports.backward.calls, 0);
         EXPECT_GT(reports.backward.seconds, 0.0);
         EXPECT_GE(reports.backward.seconds, reports.backward.seconds_computing);
