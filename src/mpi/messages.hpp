@@ -6,6 +6,7 @@
 
 #include "buffer.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,19 @@ struct Pending {
 
 /// Throws RunFailure unless an MPI function succeeded.
 void expect_success(int code, const char* function);
+
+/// Whether all of them are over.
+[[nodiscard]] bool is_done(std::span<MPI_Request> requests);
+
+/// Calls f(part) for parts that MPI, which counts in an int, sends at one time.
+template <class Byte, class F>
+void each_message(std::span<Byte> bytes, F f)
+{
+    constexpr std::size_t most = std::size_t{1} << 30;
+    for (std::size_t first = 0; first < bytes.size(); first += most) {
+        f(bytes.subspan(first, std::min(most, bytes.size() - first)));
+    }
+}
 
 /// Which elements of a tensor of up to four axes a message has.
 class ElementsType {
