@@ -48,6 +48,7 @@ MEASURES = (
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*", "h100-*")),
     ("attention called from Python, on the host machine on AVX-512 with pairs of bfloat16",
      HOST + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
+    ("flashomp::mpi on the host machine", HOST + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp", "src/mpi/"), ("host-ring.json",)),
     ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
     ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/host/dpbf16.hpp",),

@@ -5,12 +5,12 @@
     bench/lm_tables.py --check   exits 1 and says so when the page differs
 """
 
-import argparse
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
+import generated
 import results
 from host_tables import markdown, memory_text
 
@@ -192,23 +192,8 @@ def tables():
     return "\n".join(lines).strip() + "\n"
 
 
-def filled(text, between):
-    """The page with other tables between its marks."""
-    before, begin, rest = text.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not begin or not end:
-        sys.exit(f"{PAGE.name} lacks {MARKS[0]} or {MARKS[1]}.")
-    return f"{before}{begin}\n{between}{end}{after}"
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    text = PAGE.read_text()
-    wanted = filled(text, tables())
-    if parser.parse_args().check:
-        sys.exit(None if wanted == text else f"{PAGE.name} differs from bench/results/; run bench/lm_tables.py.")
-    PAGE.write_text(wanted)
+    generated.main(__doc__.splitlines()[0], "bench/lm_tables.py", PAGE, MARKS, tables())
 
 
 if __name__ == "__main__":

@@ -98,14 +98,14 @@ def along_n(axis, all_n, label):
         axis.set_xlim(min(all_n) / 2, min(all_n) * 2)
 
 
-def finish(figure, title, handles):
-    """Title above, legend below, each in as many lines as it needs."""
-    names = [name for name in results.NAMES if name in handles]
+def finish(figure, title, handles, words=results.NAMES):
+    """Title above, legend below, each in as many lines as it needs. `words` has the legend's texts in their order."""
+    names = [name for name in words if name in handles]
     width, height = figure.get_size_inches()
     columns = min(max(1, int(width / 2.9)), len(names))
     lines = [line for part in title.split("\n") for line in textwrap.wrap(part, int(width * 13))]
     below, above = 0.14 + 0.2 * math.ceil(len(names) / columns), 0.08 + 0.17 * len(lines)
-    figure.legend([handles[name] for name in names], [results.NAMES[name] for name in names], loc="lower center", ncol=columns)
+    figure.legend([handles[name] for name in names], [words[name] for name in names], loc="lower center", ncol=columns)
     figure.tight_layout(rect=(0, below / height, 1, 1 - above / height))
     figure.suptitle("\n".join(lines), y=1 - 0.05 / height, va="top")  # tight_layout() would keep a place of its own for it
 

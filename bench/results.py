@@ -12,12 +12,13 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(_varlen)?$")
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?(_varlen)?$")
 # In this order in every legend and table, the first that is there being what the others are compared with; the name that
 # readers know.
 NAMES = {
     "flashomp-cuda": "flashomp, CUDA",
     "flashomp": "flashomp",
+    "flashomp-mpi": "flashomp::mpi",
     "flashomp-tensor": "flashomp, kernels for every GPU",
     "flashomp-plain": "flashomp, directives alone",
     "flashomp-plain-global": "the same with tiles in ordinary memory",

@@ -211,6 +211,8 @@ void Accuracy::take(std::string_view result, const reference::Verdict& verdict)
     if (!verdict.passed()) {
         failures += fmt::format("{}{}: {}", failures.empty() ? "" : "; ", result, verdict.failures());
     }
+    double& most = widest[std::string(result)];
+    most = std::max(most, verdict.largest().bound);
     const reference::Limit& limit = verdict.nearest();
     const double share = limit.bound > 0 ? limit.value / limit.bound : (limit.value > 0 ? HUGE_VAL : 0.0);
     if (nearest.empty() || !(share <= nearest_share)) {

@@ -7,6 +7,8 @@
 #include "sample.hpp"
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +41,7 @@ struct Accuracy {
     std::string failures;     ///< "dq: root mean square 2.1e-3 > 1e-3; dk: ..."
     std::string nearest;      ///< "dq, root mean square": of all limits, the one that failed or is nearest to failing
     double nearest_share = 0; ///< its value over its bound
+    std::map<std::string, double, std::less<>> widest; ///< of each result, the largest bound of a block
 
     [[nodiscard]] bool is_good() const { return failures.empty(); }
 

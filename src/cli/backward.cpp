@@ -4,6 +4,7 @@
 #include "commands.hpp"
 #include "layout_hint.hpp"
 #include "progress.hpp"
+#include "runner.hpp"
 #include "summary.hpp"
 
 #include "flashomp/attention.hpp"
@@ -12,6 +13,7 @@
 #include "option_list.hpp"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,10 +47,15 @@ bool has_saved_forward(const AttentionInputs& inputs)
     return o;
 }
 
-int run_backward(const AttentionFlags& flags)
+int run_backward(const AttentionFlags& flags, const Runner& runner)
 {
-    const AttentionInputs inputs(input_files(flags, true));
-    const bool saved = has_saved_forward(inputs);
+    std::optional<AttentionInputs> read;
+    bool saved = false;
+    runner.together([&] {
+        read.emplace(input_files(flags, true));
+        saved = has_saved_forward(*read);
+    });
+    const AttentionInputs& inputs = *read;
     Summary summary{"backward",   &inputs, inputs.with_tensors(call_options(flags.semantics, flags.run)),
                     flags.layout, {},      {}};
     const Options& options = summary.options;
@@ -62,7 +69,8 @@ int run_backward(const AttentionFlags& flags)
             names.emplace_back(option.gradient.name);
         }
     }
-    const OutputPlace place(flags.out, names, inputs.files());
+    std::optional<OutputPlace> place;
+    runner.once([&] { place.emplace(flags.out, names, inputs.files()); });
 
     AttentionOutputs outputs(flags.layout);
     BackwardArgs args;
@@ -79,7 +87,8 @@ int run_backward(const AttentionFlags& flags)
             progress.show("backward: forward pass");
             const TensorView o = outputs.add_o(args.q, args.v);
             const TensorView lse = outputs.add_lse(args.q);
-            summary.passes.emplace_back("forward", forward_in(flags.layout, {args.q, args.k, args.v, o, lse}, options));
+            summary.passes.emplace_back("forward",
+                                        forward_in(runner, flags.layout, {args.q, args.k, args.v, o, lse}, options));
             args.o = o;
             args.lse = lse;
         }
@@ -92,22 +101,24 @@ int run_backward(const AttentionFlags& flags)
             }
         }
         progress.show("backward: backward pass");
-        summary.passes.emplace_back("backward", backward_in(flags.layout, args, options));
+        summary.passes.emplace_back("backward", backward_in(runner, flags.layout, args, options));
     }
-    summary.written = place.write(outputs, flags.layout);
-    print_summary(summary, flags.run.json);
+    runner.once([&] {
+        summary.written = place->write(outputs, flags.layout);
+        print_summary(summary, flags.run.json);
+    });
     return status_ok;
 }
 
 } // namespace
 
-void add_backward_command(CLI::App& app, Command& chosen)
+void add_backward_command(CLI::App& app, Command& chosen, const Runner& runner)
 {
     CLI::App* const command = app.add_subcommand("backward", "Gradients of attention, from tensors in files");
     command->footer(details);
     const auto flags = std::make_shared<AttentionFlags>();
     add_attention_options(*command, *flags, true);
-    command->callback([flags, &chosen] { chosen = [flags] { return run_backward(*flags); }; });
+    command->callback([flags, runner, &chosen] { chosen = [flags, runner] { return run_backward(*flags, runner); }; });
 }
 
 } // namespace flashomp::cli

@@ -40,13 +40,6 @@ std::string command_line()
     return line;
 }
 
-void write_file(const std::string& path, const std::string& text)
-{
-    io::OutputSet files;
-    files.add(path, [&](io::StagedFile& file) { file.write(text.data(), static_cast<std::int64_t>(text.size())); });
-    files.commit();
-}
-
 cost::Peaks peaks_of(const Place& place, DType dtype)
 {
     if (!place.hardware.is_device) {
@@ -103,6 +96,20 @@ std::string places_text(const std::vector<bench::Row>& rows)
 
 } // namespace
 
+void write_file(const std::string& path, const std::string& text)
+{
+    io::OutputSet files;
+    files.add(path, [&](io::StagedFile& file) { file.write(text.data(), static_cast<std::int64_t>(text.size())); });
+    files.commit();
+}
+
+void expect_writable(const std::string& path)
+{
+    if (!path.empty()) {
+        const io::StagedFile probe(path);
+    }
+}
+
 Json bench_context(const bench::RunSettings& settings)
 {
     return bench_context(settings, peaks_of(choose_place(settings.options), settings.dtype));
@@ -147,12 +154,8 @@ BenchOutput::BenchOutput(const BenchFlags& flags, const bench::RunSettings& sett
     : flags_(flags), peaks_(peaks_of(choose_place(settings.options), settings.dtype)),
       context_(bench_context(settings, peaks_)), table_(settings, runner, shapes)
 {
-    // A place that cannot be written shows now, not after the first hour; these leave no trace.
-    for (const std::string& path : {flags_.out, flags_.csv}) {
-        if (!path.empty()) {
-            const io::StagedFile probe(path);
-        }
-    }
+    expect_writable(flags_.out); // now, not after the first hour
+    expect_writable(flags_.csv);
 }
 
 std::string BenchOutput::add(const bench::Row& row)

@@ -34,6 +34,11 @@ struct BenchFlags {
 [[nodiscard]] Json bench_context(const bench::RunSettings& settings);
 [[nodiscard]] Json bench_context(const bench::RunSettings& settings, const cost::Peaks& peaks);
 
+/// The file is there as a whole or as it was. Throws Error when it cannot be written.
+void write_file(const std::string& path, const std::string& text);
+/// Throws the same now, and leaves no trace: an empty path is no file.
+void expect_writable(const std::string& path);
+
 /// One line of JSON to stdout, at once.
 void print_line(const Json& json);
 

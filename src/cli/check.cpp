@@ -200,7 +200,8 @@ void print_as_json(const std::vector<CaseResult>& results, const Tally& count, c
 
 int run_check(const CheckFlags& flags, const Runner& runner)
 {
-    const std::vector<CheckCase> cases = chosen_cases(flags);
+    std::vector<CheckCase> cases;
+    runner.together([&] { cases = chosen_cases(flags); });
     std::vector<CaseResult> results;
     {
         Progress progress("check");
@@ -225,11 +226,6 @@ int run_check(const CheckFlags& flags, const Runner& runner)
 }
 
 } // namespace
-
-void add_check_command(CLI::App& app, Command& chosen)
-{
-    add_check_command(app, chosen, {});
-}
 
 void add_check_command(CLI::App& app, Command& chosen, const Runner& runner)
 {

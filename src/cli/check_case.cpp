@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -53,6 +54,24 @@ struct Baselines {
     std::map<std::string, std::vector<double>> naive_float32; ///< of LSE and dsink, and of dbias where it is float32
     std::vector<std::uint8_t> few_keys;
 };
+
+Baselines baselines_of(const Problem& forward, const Problem& backward, const AttentionInputs& exact, DType dtype,
+                       bool repairs_rows)
+{
+    Baselines baselines;
+    baselines.naive = reference_results(forward, backward, reference::rounding_of(dtype));
+    baselines.naive_float32 =
+        dtype == DType::float32 ? baselines.naive : reference_results(forward, backward, reference::Rounding::float32);
+    if (!repairs_rows) {
+        for (const char* const name : {"dbias", "dsink"}) {
+            baselines.naive_float32[name] = baselines.naive[name];
+        }
+    }
+    baselines.oracle =
+        reference_results(on_inputs(forward, exact), on_inputs(backward, exact), reference::Rounding::none);
+    baselines.few_keys = reference::rows_of_few_keys(forward);
+    return baselines;
+}
 
 /// Compares one result with its expected tensor. How far off the naive baseline is is measured against our own oracle
 /// and not against the expected values: a mistake that backend and reference share must not widen its own bound.
@@ -95,7 +114,7 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
     args.o = outputs.add_o(args.q, args.v);
     args.lse = outputs.add_lse(args.q);
     const Problem problem = validate_forward(args, options);
-    result.forward = runner.forward(args, options);
+    result.forward = runner.forward(args, options).report;
 
     BackwardArgs back;
     back.q = args.q;
@@ -113,24 +132,14 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
         }
     }
     const Problem backward_problem = validate_backward(back, options);
-    result.backward = runner.backward(back, options);
+    result.backward = runner.backward(back, options).report;
 
-    Baselines baselines;
-    baselines.naive = reference_results(problem, backward_problem, reference::rounding_of(result.dtype));
-    baselines.naive_float32 = result.dtype == DType::float32
-                                  ? baselines.naive
-                                  : reference_results(problem, backward_problem, reference::Rounding::float32);
-    if (!runner.repairs_rows) {
-        for (const char* const name : {"dbias", "dsink"}) {
-            baselines.naive_float32[name] = baselines.naive[name];
+    runner.together([&] {
+        const Baselines baselines = baselines_of(problem, backward_problem, exact, result.dtype, runner.repairs_rows);
+        for (const auto& [name, tensor] : outputs.tensors()) {
+            result.comparisons.push_back(compare(check_case, name, tensor, baselines));
         }
-    }
-    baselines.oracle =
-        reference_results(on_inputs(problem, exact), on_inputs(backward_problem, exact), reference::Rounding::none);
-    baselines.few_keys = reference::rows_of_few_keys(problem);
-    for (const auto& [name, tensor] : outputs.tensors()) {
-        result.comparisons.push_back(compare(check_case, name, tensor, baselines));
-    }
+    });
 }
 
 } // namespace
@@ -151,12 +160,15 @@ CaseResult run_case(const CheckCase& check_case, const RunFlags& run, const Runn
     files.npy = check_case.inputs;
     files.dtype = result.dtype;
     files.backward = true;
-    const AttentionInputs inputs(files);
-    files.dtype.reset();
-    const AttentionInputs exact(files);
-    const Options options = inputs.with_tensors(call_options(check_case.options, run));
+    std::optional<AttentionInputs> inputs, exact;
+    runner.together([&] {
+        inputs.emplace(files);
+        files.dtype.reset();
+        exact.emplace(files);
+    });
+    const Options options = inputs->with_tensors(call_options(check_case.options, run));
     try {
-        run_and_compare(check_case, inputs, exact, options, runner, result);
+        run_and_compare(check_case, *inputs, *exact, options, runner, result);
         const bool passed = std::all_of(result.comparisons.begin(), result.comparisons.end(),
                                         [](const Comparison& comparison) { return comparison.passed(); });
         result.outcome = passed ? Outcome::passed : Outcome::failed;

@@ -4,13 +4,13 @@
 
 #include "attention_options.hpp"
 #include "check_cases.hpp"
+#include "runner.hpp"
 
 #include "flashomp/attention.hpp"
 
 #include "accuracy.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,19 +43,8 @@ struct CaseResult {
     [[nodiscard]] bool on_device() const { return forward.on_device && backward.on_device; }
 };
 
-/// How a case is run: by single calls, unless a program has another way.
-struct Runner {
-    std::function<Report(const ForwardArgs&, const Options&)> forward =
-        [](const ForwardArgs& args, const Options& options) { return flashomp::forward(args, options); };
-    std::function<Report(const BackwardArgs&, const Options&)> backward =
-        [](const BackwardArgs& args, const Options& options) { return flashomp::backward(args, options); };
-    /// Whether calls see whole rows, of which they repair what rounding took from D. Of 16 bits dbias and dsink else
-    /// have the error that this dtype's naive baseline has, also where they are float32.
-    bool repairs_rows = true;
-};
-
 /// Runs a case in run.dtype (default float32). A case that this build cannot do yet is skipped; other bad input throws
 /// Error.
-[[nodiscard]] CaseResult run_case(const CheckCase& check_case, const RunFlags& run, const Runner& runner = {});
+[[nodiscard]] CaseResult run_case(const CheckCase& check_case, const RunFlags& run, const Runner& runner);
 
 } // namespace flashomp::cli

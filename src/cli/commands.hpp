@@ -12,6 +12,7 @@ class App;
 namespace flashomp::cli {
 
 struct Runner;
+struct PlannedRanks;
 using Command = std::function<int()>;
 
 /// Exit statuses of every command.
@@ -21,12 +22,10 @@ constexpr int status_bad_input = 2;
 constexpr int status_run_failed = 3; ///< the input was good, but the machine failed
 
 void add_info_command(CLI::App& app, Command& chosen);
-void add_forward_command(CLI::App& app, Command& chosen);
-void add_backward_command(CLI::App& app, Command& chosen);
-void add_check_command(CLI::App& app, Command& chosen);
-void add_check_command(CLI::App& app, Command& chosen,
-                       const Runner& runner); ///< of a program that runs cases in its own way
-void add_plan_command(CLI::App& app, Command& chosen);
+void add_forward_command(CLI::App& app, Command& chosen, const Runner& runner);
+void add_backward_command(CLI::App& app, Command& chosen, const Runner& runner);
+void add_check_command(CLI::App& app, Command& chosen, const Runner& runner);
+void add_plan_command(CLI::App& app, Command& chosen, const Runner& runner, const PlannedRanks& ranks);
 void add_bench_command(CLI::App& app, Command& chosen); ///< in builds with FLASHOMP_BUILD_BENCH
 void add_tune_command(CLI::App& app, Command& chosen);  ///< the same
 

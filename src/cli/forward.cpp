@@ -4,11 +4,15 @@
 #include "commands.hpp"
 #include "layout_hint.hpp"
 #include "progress.hpp"
+#include "runner.hpp"
 #include "summary.hpp"
 
 #include "flashomp/attention.hpp"
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -26,10 +30,13 @@ Examples:
   flashomp forward --q q.npy --k k.npy --v v.npy --layout bhsd --device 0 --json --out results
 )";
 
-int run_forward(const AttentionFlags& flags)
+int run_forward(const AttentionFlags& flags, const Runner& runner)
 {
-    const AttentionInputs inputs(input_files(flags, false));
-    const OutputPlace place(flags.out, {"o", "lse"}, inputs.files());
+    std::optional<AttentionInputs> read;
+    std::optional<OutputPlace> place;
+    runner.together([&] { read.emplace(input_files(flags, false)); });
+    const AttentionInputs& inputs = *read;
+    runner.once([&] { place.emplace(flags.out, std::vector<std::string>{"o", "lse"}, inputs.files()); });
 
     ForwardArgs args;
     args.q = inputs.view("q");
@@ -43,22 +50,24 @@ int run_forward(const AttentionFlags& flags)
                     flags.layout, {},      {}};
     {
         const Progress progress("forward");
-        summary.passes.emplace_back("forward", forward_in(flags.layout, args, summary.options));
+        summary.passes.emplace_back("forward", forward_in(runner, flags.layout, args, summary.options));
     }
-    summary.written = place.write(outputs, flags.layout);
-    print_summary(summary, flags.run.json);
+    runner.once([&] {
+        summary.written = place->write(outputs, flags.layout);
+        print_summary(summary, flags.run.json);
+    });
     return status_ok;
 }
 
 } // namespace
 
-void add_forward_command(CLI::App& app, Command& chosen)
+void add_forward_command(CLI::App& app, Command& chosen, const Runner& runner)
 {
     CLI::App* const command = app.add_subcommand("forward", "Attention and its log-sum-exp, from tensors in files");
     command->footer(details);
     const auto flags = std::make_shared<AttentionFlags>();
     add_attention_options(*command, *flags, false);
-    command->callback([flags, &chosen] { chosen = [flags] { return run_forward(*flags); }; });
+    command->callback([flags, runner, &chosen] { chosen = [flags, runner] { return run_forward(*flags, runner); }; });
 }
 
 } // namespace flashomp::cli

@@ -67,7 +67,7 @@ bool is_accepted(const Args& args, const Options& options)
 }
 
 template <class Args, class Call>
-Report with_hint(Layout layout, const Args& args, const Options& options, const Call& call)
+CallReport with_hint(Layout layout, const Args& args, const Options& options, const Call& call)
 {
     try {
         return call(args, options);
@@ -86,14 +86,14 @@ Report with_hint(Layout layout, const Args& args, const Options& options, const 
 
 } // namespace
 
-Report forward_in(Layout layout, const ForwardArgs& args, const Options& options)
+CallReport forward_in(const Runner& runner, Layout layout, const ForwardArgs& args, const Options& options)
 {
-    return with_hint(layout, args, options, [](const ForwardArgs& a, const Options& o) { return forward(a, o); });
+    return with_hint(layout, args, options, runner.forward);
 }
 
-Report backward_in(Layout layout, const BackwardArgs& args, const Options& options)
+CallReport backward_in(const Runner& runner, Layout layout, const BackwardArgs& args, const Options& options)
 {
-    return with_hint(layout, args, options, [](const BackwardArgs& a, const Options& o) { return backward(a, o); });
+    return with_hint(layout, args, options, runner.backward);
 }
 
 } // namespace flashomp::cli

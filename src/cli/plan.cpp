@@ -2,6 +2,7 @@
 #include "commands.hpp"
 #include "parse_value.hpp"
 #include "plan_facts.hpp"
+#include "runner.hpp"
 
 #include "place.hpp"
 
@@ -77,15 +78,23 @@ DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, c
     return direction;
 }
 
-int run_plan(const PlanFlags& flags)
+int run_plan(PlanFlags flags, const Runner& runner, const PlannedRanks& ranks)
 {
-    print_plan(plan_facts(flags), flags.run.json);
+    if (flags.sharding.ranks.empty() && ranks.count > 0) {
+        flags.sharding.ranks.push_back(ranks.count);
+        if (!flags.sharding.interconnect) {
+            throw Error(fmt::format("--interconnect was not given; the speed of a rank's link in GB/s is needed to "
+                                    "plan for {} ranks.",
+                                    ranks.count));
+        }
+    }
+    runner.once([&] { print_plan(plan_facts(flags, ranks), flags.run.json); });
     return status_ok;
 }
 
 } // namespace
 
-PlanFacts plan_facts(const PlanFlags& flags)
+PlanFacts plan_facts(const PlanFlags& flags, const PlannedRanks& ranks)
 {
     PlanFacts facts;
     facts.shape = cost::parse_shape(flags.shape);
@@ -139,12 +148,12 @@ PlanFacts plan_facts(const PlanFlags& flags)
         facts.checkpointing = cost::checkpointing(facts.shape, flags.layers);
     }
     if (!flags.sharding.ranks.empty()) {
-        facts.sharding = sharding_facts(facts, flags.sharding);
+        facts.sharding = sharding_facts(facts, flags.sharding, ranks);
     }
     return facts;
 }
 
-void add_plan_command(CLI::App& app, Command& chosen)
+void add_plan_command(CLI::App& app, Command& chosen, const Runner& runner, const PlannedRanks& ranks)
 {
     CLI::App* const command = app.add_subcommand("plan", "What a call costs and how it would run, without running it");
     command->footer(details);
@@ -186,7 +195,9 @@ void add_plan_command(CLI::App& app, Command& chosen)
                                  known_device_keys()))
         ->type_name("WHERE")
         ->group("Where and how it runs");
-    command->callback([flags, &chosen] { chosen = [flags] { return run_plan(*flags); }; });
+    command->callback([flags, runner, ranks, &chosen] {
+        chosen = [flags, runner, ranks] { return run_plan(*flags, runner, ranks); };
+    });
 }
 
 } // namespace flashomp::cli

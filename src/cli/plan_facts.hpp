@@ -65,7 +65,7 @@ struct PlanFacts {
 };
 
 /// Works it out. Throws Error when the shape, the device or the machine is not allowed.
-[[nodiscard]] PlanFacts plan_facts(const PlanFlags& flags);
+[[nodiscard]] PlanFacts plan_facts(const PlanFlags& flags, const PlannedRanks& ranks);
 
 /// As tables, or as one JSON object.
 void print_plan(const PlanFacts& facts, bool json);

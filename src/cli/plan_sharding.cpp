@@ -239,7 +239,7 @@ void require_sharding(const cost::Shape& shape, const ShardingFlags& flags)
     }
 }
 
-ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags)
+ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags, const PlannedRanks& planned)
 {
     if (facts.peaks.flops <= 0 || facts.peaks.bandwidth <= 0) {
         throw Error(fmt::format("--ranks was given for {}, whose speeds are not known; allowed are the host and {}.",
@@ -251,7 +251,7 @@ ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags)
     sharding.schedule = flags.schedule;
     const double pairs = cost::counted_pairs(facts.shape) * static_cast<double>(facts.shape.heads_q);
     for (const std::int64_t ranks : flags.ranks) {
-        for (const cost::Scheme& scheme : cost::schemes(facts.shape, ranks)) {
+        for (const cost::Scheme& scheme : planned.schemes(facts.shape, ranks)) {
             for (const DirectionFacts& direction : facts.directions) {
                 const bool backward = direction.name == "backward";
                 const double flops_a_pair = pairs > 0 ? direction.executed_flops / pairs : 0;

@@ -6,6 +6,7 @@
 #include "shared_call.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,12 @@ struct ShardingFlags {
     bool schedule = false;              ///< show every rank and every hop
 };
 
+/// What a program that is itself run by ranks plans for.
+struct PlannedRanks {
+    std::int64_t count = 0; ///< unless --ranks says another; 0: none
+    std::function<std::vector<cost::Scheme>(const cost::Shape&, std::int64_t ranks)> schemes = cost::schemes;
+};
+
 /// Both directions of the call for every number of ranks and every scheme.
 struct ShardingFacts {
     cost::Cluster cluster;
@@ -40,7 +47,8 @@ void add_sharding_options(CLI::App& command, PlanFlags& flags);
 void require_sharding(const cost::Shape& shape, const ShardingFlags& flags);
 
 /// Plays the schedules out. Throws Error where the machine's speeds are not known.
-[[nodiscard]] ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags);
+[[nodiscard]] ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags,
+                                           const PlannedRanks& planned);
 
 void print_sharding(const ShardingFacts& facts);
 [[nodiscard]] Json sharding_json(const ShardingFacts& facts);

@@ -64,6 +64,27 @@ Json inputs_json(const AttentionInputs& inputs)
     return json;
 }
 
+std::string ranks_text(const RanksReport& shared)
+{
+    const std::string groups = shared.heads_ranks > 1 ? fmt::format(" with heads over {}", shared.heads_ranks) : "";
+    return fmt::format("was shared by {} rank{}, {} shards, scheme {}{} ({}); {} sent by all, {} waiting of the rank "
+                       "that waited most",
+                       shared.ranks, shared.ranks == 1 ? "" : "s", shared.layout, shared.scheme, groups, shared.why,
+                       bytes_text(shared.bytes_sent), time_text(shared.seconds_waiting));
+}
+
+Json ranks_json(const RanksReport& shared)
+{
+    return {{"ranks", shared.ranks},
+            {"layout", shared.layout},
+            {"scheme", shared.scheme},
+            {"heads_ranks", shared.heads_ranks},
+            {"why", shared.why},
+            {"bytes_sent", shared.bytes_sent},
+            {"seconds_computing_most", shared.seconds_computing},
+            {"seconds_waiting_most", shared.seconds_waiting}};
+}
+
 void print_as_json(const Summary& summary)
 {
     Json json;
@@ -71,13 +92,16 @@ void print_as_json(const Summary& summary)
     json["inputs"] = inputs_json(*summary.inputs);
     json["layout"] = summary.layout == Layout::bshd ? "bshd" : "bhsd";
     json["options"] = options_json(summary.options);
-    for (const auto& [pass, report] : summary.passes) {
-        json["passes"][pass] = report_json(report);
+    for (const auto& [pass, call] : summary.passes) {
+        json["passes"][pass] = report_json(call.report);
+        if (call.ranks) {
+            json["passes"][pass]["ranks"] = ranks_json(*call.ranks);
+        }
     }
     for (const Written& file : summary.written) {
         json["outputs"][file.name] = file.path.string();
     }
-    const Report& last = summary.passes.back().second;
+    const Report& last = summary.passes.back().second.report;
     json["ran_on"] = last.ran_on;
     json["on_device"] = last.on_device;
     json["note"] = last.note;
@@ -98,14 +122,17 @@ void print_as_text(const Summary& summary)
         files.add({file.name, file.description, file.path.string()});
     }
     fmt::print("{}", files.text());
-    for (const auto& [pass, report] : summary.passes) {
-        fmt::print("{} took {}, extra memory {} (standard attention: {})\n", pass, time_text(report.seconds),
-                   bytes_text(report.extra_bytes), bytes_text(report.standard_bytes));
+    for (const auto& [pass, call] : summary.passes) {
+        fmt::print("{} took {}, extra memory {} (standard attention: {})\n", pass, time_text(call.report.seconds),
+                   bytes_text(call.report.extra_bytes), bytes_text(call.report.standard_bytes));
+        if (call.ranks) {
+            fmt::print("{} {}\n", pass, ranks_text(*call.ranks));
+        }
     }
-    const std::string where = where_text(summary.passes.back().second);
-    for (const auto& [pass, report] : summary.passes) {
-        if (where_text(report) != where) {
-            fmt::print("{} {}\n", pass, where_text(report));
+    const std::string where = where_text(summary.passes.back().second.report);
+    for (const auto& [pass, call] : summary.passes) {
+        if (where_text(call.report) != where) {
+            fmt::print("{} {}\n", pass, where_text(call.report));
         }
     }
     fmt::print("{}\n", where);

@@ -3,6 +3,7 @@
 
 #include "attention_inputs.hpp"
 #include "attention_outputs.hpp"
+#include "runner.hpp"
 
 #include "flashomp/attention.hpp"
 
@@ -18,7 +19,7 @@ struct Summary {
     const AttentionInputs* inputs = nullptr;
     Options options;
     Layout layout = Layout::bshd;
-    std::vector<std::pair<std::string, Report>> passes; ///< forward, backward: those that ran
+    std::vector<std::pair<std::string, CallReport>> passes; ///< forward, backward: those that ran
     std::vector<Written> written;
 };
 

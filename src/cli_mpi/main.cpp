@@ -1,17 +1,17 @@
-// flashomp-mpi, to be started by mpirun: the cases of a folder, each sharded over the ranks, against expected tensors.
-#include "check_case.hpp"
-#include "commands.hpp"
+// flashomp-mpi, to be started by mpirun: flashomp's commands with each call sharded over the ranks.
+#include "bench_ranks.hpp"
+#include "plan_sharding.hpp"
+#include "program.hpp"
+#include "ranks.hpp"
 #include "report.hpp"
+#include "runner.hpp"
 #include "sharded_calls.hpp"
+#include "sharding_flags.hpp"
 
-#include "flashomp/error.hpp"
+#include "flashomp/version.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <exception>
-#include <map>
-#include <memory>
-#include <sstream>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -23,66 +23,54 @@ using namespace flashomp;
 
 constexpr const char* about = R"(Sharded attention over the ranks of mpirun, by flashomp::mpi.
 
-Exit status, of all ranks: 0 success, 1 a case falls short, 2 bad input, 3 the machine failed.
+Every rank reads the files and takes its rows; rank 0 writes and prints.
+Exit status, of all ranks: 0 success, 1 check or bench found something that falls short, 2 bad input, 3 the machine
+failed.)";
 
-Example:
-  mpirun -n 4 flashomp-mpi check tests/cases --sharding zigzag --scheme ring)";
+constexpr const char* examples = R"(Examples:
+  mpirun -n 4 flashomp-mpi check tests/cases --sharding zigzag --scheme ring
+  mpirun -n 4 flashomp-mpi forward --q q.npy --k k.npy --v v.npy --causal bottom-right --sharding zigzag --out results
+  mpirun -n 4 flashomp-mpi plan --shape b1_h16_n65536_d64_causal --interconnect 12
+  mpirun -n 4 flashomp-mpi bench --dtype bfloat16 --threads 1
+)";
 
-int run(int argc, char** argv, int rank)
+int run(int argc, char** argv, const cli::Ranks& ranks, const std::function<void(const std::string&)>& say)
 {
     CLI::App app(about, "flashomp-mpi");
+    app.footer(examples);
+    app.set_version_flag("--version", std::string("flashomp-mpi ") + build_info().version);
     app.require_subcommand(1);
-    mpi::Sharding sharding;
-    std::unique_ptr<cli::ShardedCalls> calls; // made when the flags are known
+    cli::SharingFlags flags;
+    std::optional<cli::ShardedCalls> calls; // made when the flags are known
+    const auto sharded = [&]() -> cli::ShardedCalls& {
+        return calls ? *calls : calls.emplace(ranks, flags.sharding());
+    };
     cli::Runner runner;
-    runner.forward = [&](const ForwardArgs& args, const Options& options) { return calls->forward(args, options); };
-    runner.backward = [&](const BackwardArgs& args, const Options& options) { return calls->backward(args, options); };
+    runner.forward = [&](const ForwardArgs& args, const Options& options) { return sharded().forward(args, options); };
+    runner.backward = [&](const BackwardArgs& args, const Options& options) {
+        return sharded().backward(args, options);
+    };
+    runner.together = [&](const cli::Runner::Step& step) { ranks.together(step); };
+    runner.once = [&](const cli::Runner::Step& step) { ranks.once(step); };
     runner.repairs_rows = false;
+
+    cli::PlannedRanks planned;
+    planned.count = ranks.size();
+    planned.schemes = [&](const cost::Shape& shape, std::int64_t count) {
+        return cli::planned_schemes(flags, shape, count);
+    };
     cli::Command chosen;
     cli::add_check_command(app, chosen, runner);
-    CLI::App* const check = app.get_subcommand("check");
-    const std::map<std::string, mpi::Layout> layouts{{"contiguous", mpi::Layout::contiguous},
-                                                     {"zigzag", mpi::Layout::zigzag}};
-    const std::map<std::string, mpi::Scheme> schemes{{"auto", mpi::Scheme::automatic},
-                                                     {"ring", mpi::Scheme::ring},
-                                                     {"all-gather", mpi::Scheme::all_gather},
-                                                     {"ulysses", mpi::Scheme::ulysses},
-                                                     {"grid", mpi::Scheme::grid}};
-    check->add_option("--sharding", sharding.layout, "which rows a rank has (default contiguous)")
-        ->transform(CLI::CheckedTransformer(layouts))
-        ->type_name("contiguous|zigzag");
-    check->add_option("--scheme", sharding.scheme, "how queries meet keys of other ranks (default auto)")
-        ->transform(CLI::CheckedTransformer(schemes))
-        ->type_name("auto|ring|all-gather|ulysses|grid");
-    check->add_option("--heads-ranks", sharding.heads_ranks, "of --scheme grid: ranks that share out heads");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::ostringstream text;
-        const bool is_help = app.exit(error, text, text) == 0;
-        fmt::print(rank == 0 && !is_help ? stderr : stdout, "{}", text.str());
-        return is_help ? cli::status_ok : cli::status_bad_input;
+    cli::add_forward_command(app, chosen, runner);
+    cli::add_backward_command(app, chosen, runner);
+    cli::add_plan_command(app, chosen, runner, planned);
+#if FLASHOMP_HAS_BENCH
+    cli::add_bench_ranks_command(app, chosen, ranks, flags);
+#endif
+    for (CLI::App* const command : app.get_subcommands({})) {
+        cli::add_sharing_flags(*command, flags);
     }
-    calls = std::make_unique<cli::ShardedCalls>(sharding);
-    return chosen();
-}
-
-/// The status of this rank. What all ranks find, rank 0 says.
-int guarded(int argc, char** argv, int rank)
-{
-    const auto fail = [&](const char* sentence, int status) {
-        if (rank == 0) {
-            cli::print_on_stderr(sentence);
-        }
-        return status;
-    };
-    try {
-        return run(argc, argv, rank);
-    } catch (const Error& error) {
-        return fail(error.what(), cli::status_bad_input);
-    } catch (const std::exception& failure) {
-        return fail(failure.what(), cli::status_run_failed);
-    }
+    return cli::run_program(app, chosen, argc, argv, say);
 }
 
 } // namespace
@@ -90,13 +78,23 @@ int guarded(int argc, char** argv, int rank)
 int main(int argc, char** argv)
 {
     MPI_Init(&argc, &argv);
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
-        MPI_Abort(MPI_COMM_WORLD, cli::status_run_failed);
+    int status = cli::status_run_failed;
+    {
+        const cli::Ranks ranks;
+        if (!ranks.is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) {
+            MPI_Abort(MPI_COMM_WORLD, status);
+        }
+        // What all ranks find, rank 0 says; what another finds alone, that one does.
+        std::string kept;
+        status = run(argc, argv, ranks, [&](const std::string& sentence) {
+            ranks.is_first() ? cli::print_on_stderr(sentence) : void(kept = sentence);
+        });
+        status = ranks.agreed_status(status, [&] {
+            if (!ranks.is_first()) {
+                cli::print_on_stderr(fmt::format("rank {}: {}", ranks.rank(), kept));
+            }
+        });
     }
-    int status = guarded(argc, argv, rank);
-    MPI_Allreduce(MPI_IN_PLACE, &status, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Finalize();
     return status;
 }

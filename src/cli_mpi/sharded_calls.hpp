@@ -1,9 +1,11 @@
-// Calls on whole tensors, which every rank has, by way of shards: for programs that check sharded calls.
+// Calls on whole tensors, which every rank has, by way of shards: what a command of flashomp runs.
 #pragma once
 
-#include "flashomp/mpi.hpp"
+#include "ranks.hpp"
+#include "runner.hpp"
+#include "shards.hpp"
 
-#include "tensors.hpp"
+#include <optional>
 
 namespace flashomp::cli {
 
@@ -11,20 +13,21 @@ namespace flashomp::cli {
 /// the whole ones, on every rank.
 class ShardedCalls {
 public:
-    explicit ShardedCalls(const mpi::Sharding& sharding) : sharding_(sharding) {}
+    /// `ranks` outlives this.
+    ShardedCalls(const Ranks& ranks, const mpi::Sharding& sharding) : ranks_(ranks), sharding_(sharding) {}
 
-    [[nodiscard]] Report forward(const ForwardArgs& whole, const Options& options);
-    /// Of the call that forward() made last, whose o it kept in float32: D is exact then (attention.hpp, "Shards").
-    [[nodiscard]] Report backward(const BackwardArgs& whole, const Options& options);
+    [[nodiscard]] CallReport forward(const ForwardArgs& whole, const Options& options);
+    /// Where o is that of the forward() call made last, by its address, the part of this rank is kept in float32: D is
+    /// exact then (attention.hpp, "Shards").
+    [[nodiscard]] CallReport backward(const BackwardArgs& whole, const Options& options);
 
 private:
-    [[nodiscard]] int rank() const;
-    [[nodiscard]] int ranks() const;
-    [[nodiscard]] Positions rows_of(std::int64_t length) const;
-    [[nodiscard]] Options sharded(const Options& options, std::int64_t length_q);
+    [[nodiscard]] CallReport reported(const mpi::Report& report) const;
 
+    const Ranks& ranks_;
     mpi::Sharding sharding_;
-    mpi::Buffer o_, bias_, mask_;
+    std::optional<ForwardShards> forward_; ///< of the last call
+    const void* whole_o_ = nullptr;        ///< that it wrote
 };
 
 } // namespace flashomp::cli

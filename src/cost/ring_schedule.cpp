@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 namespace flashomp::cost {
 
@@ -53,7 +54,7 @@ Phase& phase_at(Schedule& schedule, std::size_t index, std::string_view name)
 }
 
 /// Adds a turn to its rank's account and to the phase.
-void take(RankTimes& rank, Phase& phase, const Turn& turn, const Links& links, double rounds)
+void take(RankTimes& rank, Phase& phase, const Turn& turn, const Links& links)
 {
     const Exchange& m = turn.messages;
     const double sending = seconds_of(m.sent, m.messages_sent, links);
@@ -68,7 +69,7 @@ void take(RankTimes& rank, Phase& phase, const Turn& turn, const Links& links, d
     rank.sent += m.sent;
     rank.received += m.received;
     rank.end = end;
-    phase.bytes = std::max(phase.bytes, m.sent / rounds);
+    phase.bytes = std::max(phase.bytes, m.sent);
     phase.computing_least =
         phase.computing_least < 0 ? turn.computing : std::min(phase.computing_least, turn.computing);
     phase.computing_most = std::max(phase.computing_most, turn.computing);
@@ -89,61 +90,204 @@ void Schedule::finish()
     }
 }
 
-std::vector<std::int64_t> stops(std::int64_t places, const std::function<bool(std::int64_t, std::int64_t)>& needs)
+Travel travel(std::int64_t places, const std::function<bool(std::int64_t, std::int64_t)>& needs)
 {
-    std::vector<std::int64_t> all;
-    for (std::int64_t block = 0; block < places; ++block) {
-        std::int64_t stop = places - 1;
-        while (stop > 0 && !needs((block + stop) % places, block)) {
-            --stop;
+    const auto in_direction = [&](std::int64_t direction) {
+        Travel one{direction, {}};
+        for (std::int64_t block = 0; block < places; ++block) {
+            std::int64_t stop = places - 1;
+            while (stop > 0 && !needs((block + direction * stop + places) % places, block)) {
+                --stop;
+            }
+            one.stops.push_back(stop);
         }
-        all.push_back(stop);
-    }
-    return all;
+        return one;
+    };
+    const auto hops = [](const Travel& one) {
+        return std::accumulate(one.stops.begin(), one.stops.end(), std::int64_t{0});
+    };
+    Travel up = in_direction(1), down = in_direction(-1);
+    return hops(down) < hops(up) ? down : up;
 }
 
 void play_ring(Schedule& schedule, const Ring& ring, const Links& links)
 {
     const bool is_backward = !ring.gradient_bytes.empty();
-    const std::int64_t farthest = *std::max_element(ring.stops.begin(), ring.stops.end());
+    const std::vector<std::int64_t>& stops = ring.travel.stops;
+    const std::int64_t farthest = *std::max_element(stops.begin(), stops.end());
     const std::string_view name = ring.places > 1 ? "hop" : "computing";
     const std::int64_t hops = farthest + 1 + (is_backward && farthest > 0 ? 1 : 0); // the way home
-    const auto block_at = [&](std::int64_t place, std::int64_t hop) {
-        return (place - hop + 2 * ring.places) % ring.places; // hop is at most the number of places
-    };
     std::vector<Turn> turns(at(ring.places));
     for (std::int64_t hop = 0; hop < hops; ++hop) {
         for (std::int64_t place = 0; place < ring.places; ++place) {
             Turn& turn = turns[at(place)];
             turn = {};
             turn.begin = schedule.ranks[at(ring.first + place * ring.stride)].end;
-            const std::int64_t block = block_at(place, hop);
-            turn.computing = hop <= ring.stops[at(block)] ? ring.computing(place, block) : 0;
+            const std::int64_t block = ring.block_at(place, hop);
+            turn.computing = hop <= stops[at(block)] ? ring.computing(place, block) : 0;
         }
         for (std::int64_t place = 0; place < ring.places; ++place) {
-            const std::int64_t next = (place + 1) % ring.places;
-            const std::int64_t block = block_at(place, hop);
-            if (hop < ring.stops[at(block)]) {
+            const std::int64_t next = ring.next(place);
+            const std::int64_t block = ring.block_at(place, hop);
+            if (hop < stops[at(block)]) {
                 send(turns[at(place)], turns[at(next)], ring.key_bytes[at(block)]);
             }
             if (!is_backward || hop == 0) {
                 continue;
             }
-            const std::int64_t before = block_at(place, hop - 1); // its sums are complete up to here
-            const std::int64_t stop = ring.stops[at(before)];
+            const std::int64_t before = ring.block_at(place, hop - 1); // its sums are complete up to here
+            const std::int64_t stop = stops[at(before)];
             if (stop > 0 && hop - 1 <= stop) {
                 send(turns[at(place)], turns[at(hop - 1 < stop ? next : before)], ring.gradient_bytes[at(before)]);
             }
         }
         Phase& phase = phase_at(schedule, ring.phase + at(hop), hop > farthest ? "home" : name);
         for (std::int64_t place = 0; place < ring.places; ++place) {
-            take(schedule.ranks[at(ring.first + place * ring.stride)], phase, turns[at(place)], links, 1);
+            take(schedule.ranks[at(ring.first + place * ring.stride)], phase, turns[at(place)], links);
         }
     }
 }
 
+namespace {
+
+/// Links of the places of a gather, each of which carries one message after the other out and in.
+class GatherLinks {
+public:
+    GatherLinks(std::int64_t places, const Links& links) : links_(links), out_(at(places)), in_(at(places)) {}
+
+    /// When a message that can leave at `begin` has arrived.
+    double move(std::int64_t from, std::int64_t to, double begin, double bytes)
+    {
+        const double end = std::max({begin, out_[at(from)], in_[at(to)]}) + seconds(bytes);
+        out_[at(from)] = in_[at(to)] = end;
+        return end;
+    }
+    [[nodiscard]] double seconds(double bytes) const { return seconds_of(bytes, 1, links_); }
+    [[nodiscard]] double out_free(std::int64_t place) const { return out_[at(place)]; }
+
+private:
+    Links links_;
+    std::vector<double> out_, in_;
+};
+
+/// A gather as it is played: who is where in it.
+class Gather {
+public:
+    Gather(Schedule& schedule, const Ring& ring, const Links& links)
+        : schedule_(schedule), ring_(ring), links_(ring.places, links)
+    {
+    }
+
+    /// Posts K and V of all hops.
+    void send_keys(Phase& phase)
+    {
+        for (std::int64_t hop = 1; hop < ring_.places; ++hop) {
+            for (std::int64_t place = 0; place < ring_.places; ++place) {
+                const std::int64_t block = ring_.block_at(place, hop);
+                if (is_sent(place, block)) {
+                    send(block, place, 0, ring_.key_bytes[at(block)], phase);
+                }
+            }
+        }
+    }
+
+    void compute(std::int64_t place, std::int64_t hop, double arrived, Phase& phase)
+    {
+        wait(place, arrived, phase);
+        const double computing = ring_.computing(place, ring_.block_at(place, hop));
+        rank_of(place).computing += computing;
+        rank_of(place).end += computing;
+        phase.computing_least = phase.computing_least < 0 ? computing : std::min(phase.computing_least, computing);
+        phase.computing_most = std::max(phase.computing_most, computing);
+        phase.end = std::max(phase.end, rank_of(place).end);
+    }
+
+    /// Sends the parts of dK and dV of a hop home, which waits for them.
+    void send_home(std::int64_t hop, Phase& phase)
+    {
+        std::vector<double> home(at(ring_.places));
+        for (std::int64_t place = 0; place < ring_.places; ++place) {
+            const std::int64_t block = ring_.block_at(place, hop);
+            if (is_sent(place, block)) {
+                home[at(block)] = send(place, block, rank_of(place).end, ring_.gradient_bytes[at(block)], phase);
+            }
+        }
+        for (std::int64_t place = 0; place < ring_.places; ++place) {
+            wait(place, home[at(place)], phase);
+        }
+    }
+
+    /// A rank's own messages have left before its call ends.
+    void finish(Phase& phase)
+    {
+        for (std::int64_t place = 0; place < ring_.places; ++place) {
+            wait(place, links_.out_free(place), phase);
+        }
+    }
+
+    [[nodiscard]] bool is_sent(std::int64_t place, std::int64_t block) const
+    {
+        return place != block && ring_.key_bytes[at(block)] > 0 && ring_.needs(place, block);
+    }
+
+private:
+    [[nodiscard]] RankTimes& rank_of(std::int64_t place) const
+    {
+        return schedule_.ranks[at(ring_.first + place * ring_.stride)];
+    }
+
+    double send(std::int64_t from, std::int64_t to, double begin, double bytes, Phase& phase)
+    {
+        const double end = links_.move(from, to, begin, bytes);
+        rank_of(from).sending += links_.seconds(bytes);
+        rank_of(from).sent += bytes;
+        rank_of(to).received += bytes;
+        phase.bytes = std::max(phase.bytes, bytes);
+        phase.sending_most = std::max(phase.sending_most, links_.seconds(bytes));
+        phase.end = std::max(phase.end, end);
+        return end;
+    }
+
+    void wait(std::int64_t place, double until, Phase& phase)
+    {
+        RankTimes& rank = rank_of(place);
+        const double waiting = std::max(0.0, until - rank.end);
+        rank.waiting += waiting;
+        rank.end += waiting;
+        phase.waiting_most = std::max(phase.waiting_most, waiting);
+        phase.end = std::max(phase.end, rank.end);
+    }
+
+    Schedule& schedule_;
+    const Ring& ring_;
+    GatherLinks links_;
+};
+
+} // namespace
+
+void play_gather(Schedule& schedule, const Ring& ring, const Links& links)
+{
+    Gather gather(schedule, ring, links);
+    Phase& posted = phase_at(schedule, ring.phase, "gather");
+    posted.computing_least = 0;
+    gather.send_keys(posted);
+    GatherLinks again(ring.places, links); // the arrivals of all hops would take memory of the ranks' square
+    for (std::int64_t hop = 0; hop < ring.places; ++hop) {
+        Phase& phase = phase_at(schedule, ring.phase + 1 + at(hop), "hop");
+        for (std::int64_t place = 0; place < ring.places; ++place) {
+            const std::int64_t block = ring.block_at(place, hop);
+            const bool arrives = gather.is_sent(place, block);
+            gather.compute(place, hop, arrives ? again.move(block, place, 0, ring.key_bytes[at(block)]) : 0, phase);
+        }
+        if (!ring.gradient_bytes.empty()) {
+            gather.send_home(hop, phase);
+        }
+    }
+    gather.finish(schedule.phases.back());
+}
+
 void play_exchange(Schedule& schedule, std::string_view name, std::int64_t first,
-                   const std::vector<Exchange>& exchanges, const Links& links, std::size_t phase, double rounds)
+                   const std::vector<Exchange>& exchanges, const Links& links, std::size_t phase)
 {
     double begin = 0;
     for (std::size_t i = 0; i < exchanges.size(); ++i) {
@@ -151,15 +295,7 @@ void play_exchange(Schedule& schedule, std::string_view name, std::int64_t first
     }
     for (std::size_t i = 0; i < exchanges.size(); ++i) {
         RankTimes& rank = schedule.ranks[at(first) + i];
-        take(rank, phase_at(schedule, phase, name), {rank.end, 0, begin, exchanges[i]}, links, rounds);
-    }
-}
-
-void play_computing(Schedule& schedule, const std::vector<double>& seconds, std::size_t phase)
-{
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-        RankTimes& rank = schedule.ranks[i];
-        take(rank, phase_at(schedule, phase, "computing"), {rank.end, seconds[i], 0, {}}, Links{1, 0}, 1);
+        take(rank, phase_at(schedule, phase, name), {rank.end, 0, begin, exchanges[i]}, links);
     }
 }
 

@@ -34,7 +34,7 @@ struct RankTimes {
 /// One hop of all rings, or what all ranks do together.
 struct Phase {
     std::string_view name; ///< "hop", "all-to-all", ...
-    double bytes = 0;      ///< the most that a rank sends in one message round of it
+    double bytes = 0;      ///< the most that a rank sends in it; of a gather, in one message
     double computing_least = 0, computing_most = 0, sending_most = 0, waiting_most = 0; ///< seconds, over ranks
     double end = 0;                                                                     ///< of the last rank
 };
@@ -50,24 +50,44 @@ struct Schedule {
     void finish();
 };
 
+/// Which way blocks go round a ring, and how far.
+struct Travel {
+    std::int64_t direction = 1;      ///< to place p + 1, or -1: to place p - 1
+    std::vector<std::int64_t> stops; ///< places beyond its home that each block goes on to
+};
+
+/// Each block travels to the last place that has a visible pair with it, beyond those that have none; all of them in
+/// the direction in which there are fewer hops.
+[[nodiscard]] Travel travel(std::int64_t places,
+                            const std::function<bool(std::int64_t place, std::int64_t block)>& needs);
+
 /// Ranks first, first + stride, ... of a schedule, on which blocks of keys go round. Block s starts at place s.
 struct Ring {
     std::int64_t places = 1, first = 0, stride = 1;
     std::size_t phase = 0; ///< of the schedule, where its first hop is
     /// Seconds of the call for the queries of a place and the keys of a block; 0 where the mask hides all pairs.
     std::function<double(std::int64_t place, std::int64_t block)> computing;
-    std::vector<std::int64_t> stops;    ///< places beyond its home that each block goes on to
+    std::function<bool(std::int64_t place, std::int64_t block)> needs; ///< whether there are pairs
+    Travel travel;
     std::vector<double> key_bytes;      ///< K and V of each block
     std::vector<double> gradient_bytes; ///< dK and dV of each block; none in the forward pass
+
+    /// The block of a place at a hop. Hops are at most as many as places.
+    [[nodiscard]] std::int64_t block_at(std::int64_t place, std::int64_t hop) const
+    {
+        return (place - travel.direction * hop + 2 * places) % places;
+    }
+    [[nodiscard]] std::int64_t next(std::int64_t place) const { return (place + travel.direction + places) % places; }
 };
 
-/// How far each block has to travel: to the last place that has a visible pair with it, beyond those that have none.
-[[nodiscard]] std::vector<std::int64_t> stops(std::int64_t places,
-                                              const std::function<bool(std::int64_t place, std::int64_t block)>& needs);
-
-/// At hop h place p has block p - h. K and V go on to place p + 1 meanwhile. In the backward pass dK and dV follow
-/// their block one hop behind, and go from its last stop straight home.
+/// At hop h place p has block p - h, or p + h. K and V go on to the next place meanwhile. In the backward pass dK and
+/// dV follow their block one hop behind, and go from its last stop straight home.
 void play_ring(Schedule& schedule, const Ring& ring, const Links& links);
+
+/// The same calls in the same order, but blocks go from home to every place that needs them, all at once: a place waits
+/// for the block of its next call alone. In the backward pass a part of dK and dV goes home from each place when it is
+/// computed, and home waits for it before its own next call, as it adds parts in the order of hops.
+void play_gather(Schedule& schedule, const Ring& ring, const Links& links);
 
 /// What a rank sends and receives when all of a group send to all.
 struct Exchange {
@@ -76,11 +96,7 @@ struct Exchange {
 };
 
 /// Ranks [first, first + exchanges.size()) exchange, from when the last of them has come, and do nothing else.
-/// `rounds` is how many rounds of messages the bytes are shown for in Phase::bytes.
 void play_exchange(Schedule& schedule, std::string_view name, std::int64_t first,
-                   const std::vector<Exchange>& exchanges, const Links& links, std::size_t phase, double rounds);
-
-/// Each rank computes so long.
-void play_computing(Schedule& schedule, const std::vector<double>& seconds, std::size_t phase);
+                   const std::vector<Exchange>& exchanges, const Links& links, std::size_t phase);
 
 } // namespace flashomp::cost

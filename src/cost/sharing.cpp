@@ -39,17 +39,14 @@ Sharing::Sharing(const Shape& shape, DType dtype, bool backward, double flops_a_
       row_(row_bytes(shape, dtype, backward)), pairs_(shape, scheme.layout, scheme.places()),
       shards_(shape, scheme.layout, scheme.ranks), entries_(static_cast<double>(pairs_.entries()))
 {
-    if (scheme_.exchanging == Exchanging::ring) {
-        stops_ = stops(scheme.places(),
-                       [&](std::int64_t place, std::int64_t block) { return pairs_.pairs(place, block) > 0; });
-    }
+    travel_ = travel(scheme.places(), [this](std::int64_t place, std::int64_t block) { return needs(place, block); });
 }
 
 Schedule Sharing::play() const
 {
     Schedule schedule(scheme_.ranks);
     if (scheme_.exchanging == Exchanging::gather) {
-        play_gather(schedule);
+        play_gather(schedule, ring_of(0, 0), cluster_.links);
     } else {
         exchange_heads(schedule, "all-to-all", /*home=*/false);
         const std::size_t first_hop = schedule.phases.size();
@@ -106,7 +103,18 @@ RankMemory Sharing::memory() const
         return memory;
     }
     if (scheme_.exchanging == Exchanging::gather) {
-        memory.buffers = static_cast<double>(shape_.rows_k()) * all.keys * (row_.keys + row_.key_sums);
+        double most = 0;
+        for (std::int64_t rank = 0; rank < scheme_.ranks; ++rank) {
+            double rows = 0;
+            for (std::int64_t block = 0; block < scheme_.ranks; ++block) {
+                rows += block != rank && needs(rank, block) ? rows_of_k(shards_, block) : 0;
+            }
+            most = std::max(most, rows);
+        }
+        if (most > 0) {
+            memory.buffers = most * all.keys * row_.keys + 4 * rows_k * all.keys * row_.key_sums;
+            memory.partials = 2 * rows_q * all.queries * row_.query_sums;
+        }
         return memory;
     }
     if (scheme_.heads_ranks > 1) {
@@ -116,7 +124,7 @@ RankMemory Sharing::memory() const
             std::max(rows_q * all.queries * row_.queries + rows_k * key_heads_of_group() * row_.keys,
                      rows_q * all.queries * row_.query_results + rows_k * key_heads_of_group() * row_.key_sums);
     }
-    const std::int64_t farthest = *std::max_element(stops_.begin(), stops_.end());
+    const std::int64_t farthest = *std::max_element(travel_.stops.begin(), travel_.stops.end());
     if (farthest > 0) {
         memory.buffers += place_rows_k * heads.keys *
                           (static_cast<double>(std::min<std::int64_t>(farthest, 2)) * row_.keys + 3 * row_.key_sums);
@@ -136,7 +144,7 @@ double Sharing::key_heads_of_group() const
 
 bool Sharing::keys_travel() const
 {
-    return *std::max_element(stops_.begin(), stops_.end()) > 0;
+    return *std::max_element(travel_.stops.begin(), travel_.stops.end()) > 0;
 }
 
 double Sharing::seconds(double pairs, double rows_q, double rows_k, const Heads& heads, bool is_part) const
@@ -161,7 +169,8 @@ Ring Sharing::ring_of(std::int64_t member, std::size_t first_hop) const
     ring.first = member;
     ring.stride = scheme_.heads_ranks;
     ring.phase = first_hop;
-    ring.stops = stops_;
+    ring.travel = travel_;
+    ring.needs = [this](std::int64_t place, std::int64_t block) { return needs(place, block); };
     ring.computing = [this, heads, is_part](std::int64_t place, std::int64_t block) {
         return seconds(static_cast<double>(pairs_.pairs(place, block)), static_cast<double>(pairs_.rows_q(place)),
                        static_cast<double>(pairs_.rows_k(block)), heads, is_part);
@@ -207,38 +216,8 @@ void Sharing::exchange_heads(Schedule& schedule, std::string_view name, bool hom
                 receiver.messages_received += 1;
             }
         }
-        play_exchange(schedule, name, first, exchanges, cluster_.links, phase, /*rounds=*/1);
+        play_exchange(schedule, name, first, exchanges, cluster_.links, phase);
     }
-}
-
-void Sharing::play_gather(Schedule& schedule) const
-{
-    if (scheme_.ranks > 1) {
-        pass_round(schedule, "gather", row_.keys);
-    }
-    std::vector<double> computing;
-    for (std::int64_t rank = 0; rank < scheme_.ranks; ++rank) {
-        const auto rows_q = static_cast<double>(shards_.rows_q(rank));
-        computing.push_back(seconds(static_cast<double>(shards_.pairs(rank)), rows_q,
-                                    static_cast<double>(shape_.rows_k()) / entries_, all_heads(), /*is_part=*/false));
-    }
-    play_computing(schedule, computing, schedule.phases.size());
-    if (scheme_.ranks > 1 && backward_) {
-        pass_round(schedule, "reduce", row_.key_sums);
-    }
-}
-
-void Sharing::pass_round(Schedule& schedule, std::string_view name, double bytes_of_row) const
-{
-    double largest = 0;
-    for (std::int64_t rank = 0; rank < scheme_.ranks; ++rank) {
-        largest = std::max(largest, rows_of_k(shards_, rank));
-    }
-    const auto rounds = static_cast<double>(scheme_.ranks - 1);
-    const double bytes = rounds * largest * static_cast<double>(shape_.heads_kv) * bytes_of_row;
-    const Exchange one{bytes, bytes, rounds, rounds};
-    play_exchange(schedule, name, 0, std::vector<Exchange>(schedule.ranks.size(), one), cluster_.links,
-                  schedule.phases.size(), rounds);
 }
 
 } // namespace flashomp::cost

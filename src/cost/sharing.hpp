@@ -24,9 +24,10 @@ struct Cluster {
 struct RankMemory {
     /// Its rows of what the call is given and returns.
     double shards = 0;
-    /// K and V of other ranks: in a ring two blocks, one in use and one arriving; gathered, all. In the backward pass
-    /// dK and dV in float32 besides: in a ring the part just computed, the sum that leaves and the one that arrives;
-    /// gathered, all. In groups the rows of the group for its own heads, and its own rows packed for the others.
+    /// K and V of other ranks: in a ring two blocks, one in use and one arriving; gathered, all that it sees. In the
+    /// backward pass dK and dV in float32 besides: in a ring the part just computed, the sum that leaves and the one
+    /// that arrives; gathered, its own sum, the part that arrives and two that leave. In groups the rows of the group
+    /// for its own heads, and its own rows packed for the others.
     double buffers = 0;
     /// Float32 results that are sums over hops, and the part to be added: o and LSE, or dQ.
     double partials = 0;
@@ -78,6 +79,7 @@ private:
     /// Key heads that a group has together: more than all, where ranks have the same.
     [[nodiscard]] double key_heads_of_group() const;
     [[nodiscard]] bool keys_travel() const;
+    [[nodiscard]] bool needs(std::int64_t place, std::int64_t block) const { return pairs_.pairs(place, block) > 0; }
 
     /// Of a call with so many pairs and rows of one entry of the batch; every row is read once. Where it `is_part` of a
     /// ring, its float32 results are written, and read again together with the sums that they are added to.
@@ -88,11 +90,6 @@ private:
     /// Rows of all heads for all rows of a group of some heads, or the results of these back home.
     void exchange_heads(Schedule& schedule, std::string_view name, bool home) const;
 
-    /// K and V of all to all; one call; dK and dV of all summed where they belong.
-    void play_gather(Schedule& schedule) const;
-    /// Passes blocks from rank to rank, ranks - 1 times. Every time is that of the largest block.
-    void pass_round(Schedule& schedule, std::string_view name, double bytes_of_row) const;
-
     Shape shape_;
     Scheme scheme_;
     Cluster cluster_;
@@ -102,7 +99,7 @@ private:
     ShardPairs pairs_;  ///< of the places of a ring
     ShardPairs shards_; ///< of all ranks
     double entries_;
-    std::vector<std::int64_t> stops_; ///< of blocks in a ring
+    Travel travel_; ///< of blocks in a ring
 };
 
 } // namespace flashomp::cost

@@ -418,6 +418,18 @@ void validate(const Call& call, const Whole& whole, const Sharding& sharding, in
     validate_options(call, whole, site);
 }
 
+bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole, const Sharding& sharding)
+{
+    std::int64_t is_refused = 0;
+    try {
+        validate(call, whole, sharding, messages.rank(), messages.ranks(), messages.site());
+    } catch (const std::exception&) {
+        is_refused = 1;
+    }
+    const std::vector<std::int64_t> all = messages.all_numbers({is_refused});
+    return std::all_of(all.begin(), all.end(), [](std::int64_t refused) { return refused == 0; });
+}
+
 namespace {
 
 constexpr std::array<const char*, 4> common_names{"alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k"};

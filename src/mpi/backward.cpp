@@ -88,9 +88,11 @@ private:
         if (call_.args.dbias) {
             args.dbias = like(part_dbias_, options.bias);
         }
-        if (call_.args.dsink && is_first(piece)) { // dsink is of rows, whatever their keys
+        if (call_.options.sink && is_first(piece)) { // a call that sees whole rows repairs them by it
             options.sink = options_->sink(heads.q);
-            args.dsink = part_dsink_.view(DType::float32, {heads.q.count});
+            if (call_.args.dsink) { // it is of rows, whatever their keys
+                args.dsink = part_dsink_.view(DType::float32, {heads.q.count});
+            }
         }
         ++report_.calls;
         report_.last = site_.backward(args, options);

@@ -172,13 +172,14 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
                           block_masks_.bytes() + 2 * exchanged;
 }
 
-Report Engine::run()
+Report Engine::run(bool computes)
 {
+    const double computed_before = messages_.seconds_computing();
     share_inputs();
     for (int step = 0; step < geometry_.ring_ranks; ++step) {
         keys_->begin(step);
         begin_step(step);
-        if (keys_->block(step) != nullptr) {
+        if (computes && keys_->block(step) != nullptr) {
             for (const Piece& piece : pieces_[static_cast<std::size_t>(step)]) {
                 for (const HeadRun& heads : head_runs_) {
                     attempt([&] { compute(piece, heads, step); });
@@ -194,7 +195,7 @@ Report Engine::run()
     attempt([&] { site_.expect_no_failure(); });
     expect_no_failure(messages_, failure_);
     report_.bytes_sent = messages_.bytes_sent();
-    report_.seconds_computing += messages_.seconds_computing();
+    report_.seconds_computing += messages_.seconds_computing() - computed_before;
     report_.seconds_waiting = messages_.seconds_waiting();
     return std::move(report_);
 }
@@ -224,8 +225,7 @@ void Engine::share_inputs()
         block_masks_.exchange(messages_);
         attempt([&] { block_masks_.assemble(); });
     }
-    options_ = std::make_unique<PartOptions>(call_.options, bias_, mask_, block_masks_, call_.is_packed(),
-                                             geometry_.heads().first, site_);
+    options_ = std::make_unique<PartOptions>(call_, bias_, mask_, block_masks_, geometry_.heads().first, site_);
 }
 
 void Engine::sum_over_ranks(Buffer& values, Buffer& scratch)
@@ -275,19 +275,19 @@ std::size_t Engine::index_of_run(const Run& run) const
     return static_cast<std::size_t>(found - own_runs().begin());
 }
 
-Options Engine::merge_options() const
+Options merge_options(const Options& options)
 {
-    Options options;
-    options.threads = call_.options.threads;
-    if (call_.options.backend == Backend::reference) { // it has no merge
-        options.device.kind = Device::Kind::host;
-        return options;
+    Options of_merge;
+    of_merge.threads = options.threads;
+    if (options.backend == Backend::reference) { // it has no merge
+        of_merge.device.kind = Device::Kind::host;
+        return of_merge;
     }
-    options.backend = call_.options.backend;
-    options.machine = call_.options.machine;
-    options.device = call_.options.device;
-    options.stream = call_.options.stream;
-    return options;
+    of_merge.backend = options.backend;
+    of_merge.machine = options.machine;
+    of_merge.device = options.device;
+    of_merge.stream = options.stream;
+    return of_merge;
 }
 
 } // namespace flashomp::mpi

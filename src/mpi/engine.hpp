@@ -49,8 +49,8 @@ public:
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    /// Throws RunFailure on all ranks where a part failed on one.
-    Report run();
+    /// Throws RunFailure on all ranks where a part failed on one. Without computing, messages and copies are left.
+    Report run(bool computes);
 
 protected:
     /// Of the passes.
@@ -120,7 +120,6 @@ protected:
     [[nodiscard]] const std::vector<Run>& own_runs() const;
     [[nodiscard]] bool has_pieces(const Run& run) const { return first_of_[index_of_run(run)] != nullptr; }
     [[nodiscard]] int block_of(int step) const { return geometry_.route.block_of(geometry_.ring_rank, step); }
-    [[nodiscard]] Options merge_options() const;
     [[nodiscard]] const std::string& failure() const { return failure_; }
 
     Messages& messages_;
@@ -147,6 +146,9 @@ private:
     std::vector<const Piece*> first_of_;     ///< of each run of queries
     std::string failure_;
 };
+
+/// How parts are merged that calls with these options have computed.
+[[nodiscard]] Options merge_options(const Options& options);
 
 [[nodiscard]] std::unique_ptr<Engine> forward_engine(Messages& messages, const Call& call, const Whole& whole,
                                                      const Geometry& geometry, const Choice& choice);

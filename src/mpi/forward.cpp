@@ -58,7 +58,7 @@ private:
         const TensorView part_o = part_o_.view(DType::float32, {o.shape[0], o.shape[1], o.shape[2], o.shape[3]});
         const TensorView part_lse = part_lse_.view(DType::float32, {lse.shape[0], lse.shape[1], lse.shape[2]});
         report_.last = site_.forward({q, k, v, part_o, part_lse}, options);
-        site_.merge({o, lse}, {part_o, part_lse}, o, lse, merge_options());
+        site_.merge({o, lse}, {part_o, part_lse}, o, lse, merge_options(call_.options));
     }
 
     void finish() override

@@ -2,8 +2,11 @@
 
 #include "devices.hpp"
 #include "engine.hpp"
+#include "large_logits.hpp"
+#include "messages_alone.hpp"
 #include "site.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace flashomp::mpi {
@@ -61,20 +64,98 @@ Report alone(const Args& args, const Options& options, Scheme scheme)
     return report;
 }
 
-/// Buffers go when nothing uses them any more.
-struct WaitsAtLast {
-    Site& site;
-    ~WaitsAtLast() { site.wait(); }
+/// What all calls of a pass have in common.
+struct Ranks {
+    Messages& messages;
+    const Whole& whole;
+    const Sharding& sharding;
+    const Choice& choice;
+    bool computes; ///< or messages alone
 };
 
+Report compute(const Ranks& ranks, const Call& call)
+{
+    std::unique_ptr<const Geometry> geometry;
+    std::unique_ptr<Engine> engine;
+    const WaitsAtLast waits{ranks.messages.site()};
+    expect_everywhere(ranks.messages, [&] {
+        geometry = std::make_unique<Geometry>(call, ranks.whole, ranks.sharding.layout, ranks.messages.rank(),
+                                              ranks.choice.heads_ranks);
+        engine = call.is_backward ? backward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice)
+                                  : forward_engine(ranks.messages, call, ranks.whole, *geometry, ranks.choice);
+    });
+    return engine->run(ranks.computes);
+}
+
+/// Of two calls, one after the other. Bytes and waiting are counted by the messages of both.
+Report both(const Report& first, Report second)
+{
+    second.has_large_logits = true;
+    second.calls += first.calls;
+    second.seconds_computing += first.seconds_computing;
+    second.extra_bytes = std::max(first.extra_bytes, second.extra_bytes);
+    return second;
+}
+
+Report forward_of(const Ranks& ranks, const Call& call)
+{
+    Report report = compute(ranks, call);
+    if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
+        return report;
+    }
+    Site& site = ranks.messages.site();
+    std::unique_ptr<ShiftedForward> shifted;
+    const WaitsAtLast waits{site};
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedForward>(call, site); });
+    if (!is_taken_everywhere(ranks.messages, shifted->call(), ranks.whole, ranks.sharding)) {
+        return report;
+    }
+    Report again = both(report, compute(ranks, shifted->call()));
+    expect_everywhere(ranks.messages, [&] {
+        shifted->finish(merge_options(call.options));
+        site.wait();
+        site.expect_no_failure();
+    });
+    again.extra_bytes += shifted->bytes();
+    return again;
+}
+
+Report backward_of(const Ranks& ranks, const Call& call)
+{
+    if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
+        return compute(ranks, call);
+    }
+    Site& site = ranks.messages.site();
+    std::unique_ptr<ShiftedBackward> shifted;
+    const WaitsAtLast waits{site};
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedBackward>(call, site); });
+    for (const Call* const each : {&shifted->exponentials(), &shifted->deltas(), &shifted->gradients()}) {
+        if (!is_taken_everywhere(ranks.messages, *each, ranks.whole, ranks.sharding)) {
+            return compute(ranks, call);
+        }
+    }
+    Report report = compute(ranks, shifted->exponentials());
+    shifted->take_lse();
+    report = both(report, compute(ranks, shifted->deltas()));
+    expect_everywhere(ranks.messages, [&] { shifted->take_delta(); });
+    report = both(report, compute(ranks, shifted->gradients()));
+    shifted->finish(ranks.messages);
+    expect_everywhere(ranks.messages, [&] {
+        site.wait();
+        site.expect_no_failure();
+    });
+    report.extra_bytes += shifted->bytes();
+    return report;
+}
+
 template <class Args>
-Report run(const Args& args, const Options& options, const Sharding& sharding)
+Report run(const Args& args, const Options& options, const Sharding& sharding, bool computes = true)
 {
     Messages messages(sharding.comm);
     const int rank = messages.rank(), ranks = messages.ranks();
     if (ranks == 1) {
         check_sharding(sharding, ranks);
-        return alone(args, options, sharding.scheme);
+        return computes ? alone(args, options, sharding.scheme) : Report{};
     }
     const double start = MPI_Wtime();
     Options own = with_device_of_rank(options, messages.rank_on_node());
@@ -97,15 +178,8 @@ Report run(const Args& args, const Options& options, const Sharding& sharding)
     if (call.options.block_mask && choice.heads_ranks > 1) {
         whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
     }
-    std::unique_ptr<const Geometry> geometry;
-    std::unique_ptr<Engine> engine;
-    const WaitsAtLast waits{messages.site()};
-    expect_everywhere(messages, [&] {
-        geometry = std::make_unique<Geometry>(call, whole, sharding.layout, rank, choice.heads_ranks);
-        engine = call.is_backward ? backward_engine(messages, call, whole, *geometry, choice)
-                                  : forward_engine(messages, call, whole, *geometry, choice);
-    });
-    Report report = engine->run();
+    const Ranks all{messages, whole, sharding, choice, computes};
+    Report report = call.is_backward ? backward_of(all, call) : forward_of(all, call);
     report.seconds = MPI_Wtime() - start;
     return report;
 }
@@ -125,6 +199,16 @@ Report forward(const ForwardArgs& args, const Options& options, const Sharding& 
 Report backward(const BackwardArgs& args, const Options& options, const Sharding& sharding)
 {
     return run(args, options, sharding);
+}
+
+Report forward_messages(const ForwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
+}
+
+Report backward_messages(const BackwardArgs& args, const Options& options, const Sharding& sharding)
+{
+    return run(args, options, sharding, /*computes=*/false);
 }
 
 } // namespace flashomp::mpi

@@ -40,6 +40,10 @@ Options PartOptions::of(const Piece& piece, const HeadRange& queries)
     part.positions_k = positions_of(piece.k);
     part.first_sequence += piece.q.sequence;
     part.first_head += heads.first;
+    if (wants_parts_) { // one more query and one more key, which nobody has: for the others nothing changes
+        ++part.positions_q.whole;
+        ++part.positions_k.whole;
+    }
     if (whole_.alibi_slopes) {
         const int axis = whole_.alibi_slopes.rank - 1;
         part.alibi_slopes = part_of(whole_.alibi_slopes, axis, heads.first, heads.count);

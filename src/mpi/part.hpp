@@ -1,6 +1,7 @@
 // The options of a call on one piece: what the whole's say of its sequence, rows, keys and heads.
 #pragma once
 
+#include "agreement.hpp"
 #include "block_masks.hpp"
 #include "buffer.hpp"
 #include "heads.hpp"
@@ -15,10 +16,10 @@ namespace flashomp::mpi {
 class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
-    PartOptions(const Options& whole, const ConstTensorView& bias, const ConstTensorView& mask,
-                const BlockMasks& block_masks, bool is_packed, std::int64_t first_head, Site& site)
-        : whole_(whole), bias_(bias), mask_(mask), block_masks_(block_masks), is_packed_(is_packed),
-          first_head_(first_head), site_(site)
+    PartOptions(const Call& call, const ConstTensorView& bias, const ConstTensorView& mask,
+                const BlockMasks& block_masks, std::int64_t first_head, Site& site)
+        : whole_(call.options), bias_(bias), mask_(mask), block_masks_(block_masks), is_packed_(call.is_packed()),
+          wants_parts_(call.wants_parts), first_head_(first_head), site_(site)
     {
     }
 
@@ -53,7 +54,7 @@ private:
     const Options& whole_;
     ConstTensorView bias_, mask_;
     const BlockMasks& block_masks_;
-    bool is_packed_;
+    bool is_packed_, wants_parts_;
     std::int64_t first_head_;
     Site& site_;
     /// Of a mask of bits, as keys need not begin with a byte. Calls may still read old ones.

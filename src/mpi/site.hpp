@@ -63,6 +63,12 @@ public:
     virtual Mark copy_in(std::byte* here, const std::byte* stage, std::int64_t bytes, const Mark& after) noexcept = 0;
 };
 
+/// Waits where it goes, before memory goes that was taken earlier.
+struct WaitsAtLast {
+    Site& site;
+    ~WaitsAtLast() { site.wait(); }
+};
+
 /// The host, where everything is done when it returns.
 [[nodiscard]] Site& host_site();
 

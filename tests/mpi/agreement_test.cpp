@@ -226,7 +226,7 @@ TEST(Failure, InTheMiddleIsToldOnAllRanks)
         Failing engine(messages, call, whole, geometry, {scheme, 1, ""});
         std::string said;
         try {
-            engine.run();
+            engine.run(true);
             ADD_FAILURE() << "no exception";
         } catch (const RunFailure& failed) {
             said = failed.what();

@@ -18,6 +18,12 @@ TEST(ShardedPacked, HaveTheResultsOfASingleCall)
              c.add_sink();
              c.add_alibi(true);
          }},
+        {"large logits, sink",
+         [](AttentionCase& c) {
+             c.options.causal = Causal::bottom_right;
+             c.options.scale = -59.0;
+             c.add_sink();
+         }},
         {"bias, padding",
          [](AttentionCase& c) {
              c.add_bias({false, false, false, false}, DType::float32);

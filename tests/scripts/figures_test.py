@@ -13,14 +13,17 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
+import generated
 import lm_tables
 import results
+import ring_tables
 
 try:
     import lm_figures
     import matplotlib
     import panels
     import plot
+    import ring_figures
     MISSING = None
 except ImportError:
     MISSING = "the Debian package python3-matplotlib is not installed"
@@ -55,7 +58,7 @@ class Committed(unittest.TestCase):
     def test_figures_were_drawn_from_the_committed_files(self):
         expected = {name: " ".join(f"{path.name}:{results.digest(path)}" for path in paths)
                     for name, _, paths in results.present_sets()}
-        expected |= {path.stem: f"{path.name}:{results.digest(path)}" for path in lm_tables.files()}
+        expected |= {path.stem: f"{path.name}:{results.digest(path)}" for path in [*lm_tables.files(), *ring_tables.files()]}
         kinds = {}
         for path in FIGURES.glob("*.svg"):
             name, _, kind = path.stem.rpartition("-")
@@ -66,14 +69,19 @@ class Committed(unittest.TestCase):
             self.assertIn("speed", kinds.get(name, set()), f"{name} has no figures; run tools/report")
         for path in lm_tables.files():
             self.assertEqual(kinds.get(path.stem), set(lm_tables.FIGURES), f"{path.name}: run bench/lm_figures.py")
+        for path in ring_tables.files():
+            self.assertEqual(kinds.get(path.stem), set(ring_tables.FIGURES), f"{path.name}: run bench/ring_figures.py")
 
-    def test_the_page_of_language_models_has_the_committed_tables(self):
-        text = lm_tables.PAGE.read_text()
-        self.assertEqual(lm_tables.filled(text, lm_tables.tables()), text, "run bench/lm_tables.py")
+    def test_pages_have_the_committed_tables(self):
+        for tables in (lm_tables, ring_tables):
+            text = tables.PAGE.read_text()
+            filled = generated.filled(text, tables.MARKS, tables.tables(), tables.PAGE.name)
+            self.assertEqual(filled, text, f"run bench/{tables.__name__}.py")
 
     def test_pages_embed_figures_that_are_there(self):
         count = 0
-        for page in ("README.md", "docs/results.md", "docs/language_model.md", "docs/language_model_pytorch.md"):
+        for page in ("README.md", "docs/results.md", "docs/language_model.md", "docs/language_model_pytorch.md",
+                     "docs/distributed.md"):
             for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / page).read_text()):
                 self.assertTrue(((ROOT / page).parent / link).exists(), f"{page}: {link}")
                 count += 1
@@ -212,6 +220,32 @@ class Drawn(unittest.TestCase):
         drawn = [file.read_text() for file in lm_figures.draw(path, self.out)]
         self.assertEqual(drawn, [file.read_text() for file in lm_figures.draw(path, self.out)])
         self.assertTrue(all(f"{path.name}:{results.digest(path)}" in text for text in drawn))
+
+    def test_shares_of_the_ideal_are_those_of_the_rows(self):
+        def shared(ranks, layout, scheme, share, **more):
+            return row("flashomp-mpi", "forward", 256, 1.0) | {
+                "ranks": ranks, "layout": layout, "scheme": scheme, "heads_ranks": 2 if scheme == "grid" else 1, "devices": min(ranks, 2),
+                "ranks_share_cores": ranks > 2, "share_of_ideal": share, "overlap": 0.25, "bytes_sent": 4000000,
+                "planned_bytes": 4000000, "planned_time": 0.5, "spread": 0.01} | more
+        rows = [shared(1, "", "one rank", 1.0), shared(2, "zigzag", "ring", 0.9), shared(4, "zigzag", "ring", 0.8),
+                shared(2, "contiguous", "ring", 0.5), shared(4, "contiguous", "grid", 0.7, overlap=None),
+                shared(2, "contiguous", "ulysses", 0.6, planned_bytes=5)]
+        file = self.out / "some-ring.json"
+        runs = [{"ranks": 2, "load_avg": [0.5, 0, 0]}]
+        file.write_text(json.dumps({"context": {"cpu": "A CPU", "cores_of_host": 2, "mpi": "An MPI", "runs": runs},
+                                    "benchmarks": rows}))
+        _, read = results.read(file)
+        figure = ring_figures.share(read, "here")
+        self.assertEqual(self.values(figure), [(50.0,), (60.0,), (70.0,), (90.0, 80.0)])
+        self.assertIn("from 4 on", figure._suptitle.get_text())
+        text = "\n".join(ring_tables.section(file))
+        self.assertIn("| float32 | forward | b1_h2_n256_d64 | ring, zigzag | 90 % (25 %) | 80 % (25 %) |", text)
+        self.assertIn("| grid of 2, contiguous |  | 70 % |", text)
+        self.assertIn("| 4.00, 1.00 ms, 0.50 ms |", text)
+        self.assertIn("In 1 of 5 rows **other bytes are sent than planned**: 2 ranks, float32 forward b1_h2_n256_d64, Ulysses.", text)
+        self.assertIn("Where ranks share cores, planned times are 0.50 to 0.50 times the measured ones", text)
+        self.assertEqual([one.read_text() for one in ring_figures.draw(file, self.out)],
+                         [one.read_text() for one in ring_figures.draw(file, self.out)])
 
     def test_the_report_names_machine_commit_and_command_of_every_file(self):
         loader = importlib.machinery.SourceFileLoader("report", str(ROOT / "tools" / "report"))

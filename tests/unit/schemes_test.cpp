@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -266,20 +267,47 @@ TEST(Schemes, GroupsOfARingHaveTheHeadsAndRowsOfBoth)
     EXPECT_EQ(group_of("b1_h2_n8_d64", 49), 0); // 7 ranks for 2 heads
 }
 
-TEST(Schemes, GatherSendsAllKeysToAll)
+TEST(Schemes, AGatherSendsEachBlockToAllThatSeeItAtOnce)
 {
-    constexpr double block = 128 * 4 * 128 * 2;
-    const SharedCall forward = shared("b1_h8kv4_n512_d64_causal", gather(4), cluster(1e9, 1e-6));
-    const SharedCall backward = shared("b1_h8kv4_n512_d64_causal", gather(4), cluster(1e9, 1e-6), true);
-    for (std::size_t rank = 0; rank < 4; ++rank) {
-        EXPECT_EQ(forward.schedule.ranks[rank].sent, 3 * block);
-        EXPECT_EQ(backward.schedule.ranks[rank].sent, 3 * (block + 2 * block));
+    constexpr double rows = 128, heads = 8, block = rows * 4 * 128 * 2, sums = 2 * block;
+    constexpr double whole = rows * rows * heads * a_pair / 1e12, half = whole * (rows + 1) / (2 * rows);
+    for (const double bandwidth : {1e7, 1e12}) { // links, or computing
+        const double keys = 1e-6 + block / bandwidth, gradients = 1e-6 + sums / bandwidth;
+        const SharedCall full = shared("b1_h8kv4_n512_d64", gather(4), cluster(bandwidth, 1e-6));
+        EXPECT_NEAR(full.schedule.seconds / std::max(4 * whole, std::max(whole, 3 * keys) + whole), 1, 1e-12);
+        EXPECT_EQ(full.hop_bytes, block);
+        const SharedCall forward = shared("b1_h8kv4_n512_d64_causal", gather(4), cluster(bandwidth, 1e-6));
+        const SharedCall backward = shared("b1_h8kv4_n512_d64_causal", gather(4), cluster(bandwidth, 1e-6), true);
+        for (std::size_t rank = 0; rank < 4; ++rank) { // those behind a block see it
+            const auto to = static_cast<double>(3 - rank), from = static_cast<double>(rank);
+            EXPECT_EQ(forward.schedule.ranks[rank].sent, to * block);
+            EXPECT_EQ(forward.schedule.ranks[rank].received, from * block);
+            EXPECT_EQ(backward.schedule.ranks[rank].sent, to * block + from * sums);
+            EXPECT_EQ(backward.schedule.ranks[rank].received, from * block + to * sums);
+        }
+        // The last rank's blocks arrive one after the other.
+        EXPECT_NEAR(forward.schedule.ranks[3].end, std::max(half + 3 * whole, std::max(half, 3 * keys) + whole), 1e-12);
+        EXPECT_GT(backward.schedule.seconds, half + 3 * whole + gradients - 1e-12);
+        EXPECT_EQ(forward.memory.buffers, 3 * block);
+        EXPECT_EQ(backward.memory.buffers, 3 * block + 4 * sums);
+        EXPECT_EQ(forward.memory.partials, 2 * rows * heads * (64 * 4 + 4));
     }
-    EXPECT_EQ(forward.hop_bytes, block);
-    EXPECT_NEAR(forward.schedule.seconds, 3 * (1e-6 + block / 1e9) + forward.schedule.ranks[3].computing, 1e-12);
-    EXPECT_EQ(forward.memory.buffers, 4 * block);
-    EXPECT_EQ(backward.memory.buffers, 4 * 3 * block);
-    EXPECT_EQ(forward.memory.partials, 0);
+}
+
+TEST(Schemes, BlocksGoTheWayRoundThatHasFewerHops)
+{
+    constexpr double block = 64 * 2 * 128 * 2; // of 16 ranks
+    const auto sent = [&](const std::string& name, bool backward = false) {
+        return sent_by_all(shared(name, ring(Layout::contiguous, 16), cluster(1e9), backward)) / block;
+    };
+    // Without a causal mask a window to the right sees blocks behind its own, which come the other way.
+    EXPECT_EQ(sent("b1_h2_n1024_d64_window0x64"), 15);
+    EXPECT_EQ(sent("b1_h2_n1024_d64_window64x0"), 15);
+    EXPECT_EQ(sent("b1_h2_n1024_d64_window0x64", true), 15 + 15 * 2 * 2);
+    const Travel both = travel(5, [](std::int64_t place, std::int64_t of) { return place + 1 == of; });
+    EXPECT_EQ(both.direction, -1);
+    EXPECT_EQ(both.stops, (std::vector<std::int64_t>{0, 1, 1, 1, 1}));
+    EXPECT_EQ(travel(5, [](std::int64_t, std::int64_t) { return true; }).direction, 1);
 }
 
 TEST(Schemes, MemoryOfARing)

@@ -1,0 +1,79 @@
+#include "sharding_flags.hpp"
+
+#include "number_option.hpp"
+
+namespace flashomp::cli {
+
+mpi::Sharding SharingFlags::sharding() const
+{
+    return {MPI_COMM_WORLD, layout.value_or(mpi::Layout::contiguous), scheme.value_or(mpi::Scheme::automatic),
+            heads_ranks};
+}
+
+void add_sharing_flags(CLI::App& command, SharingFlags& flags)
+{
+    const char* const group = "Ranks that share the call";
+    command
+        .add_option_function<std::string>(
+            "--sharding",
+            [&flags](const std::string& text) {
+                flags.layout = parse_word<mpi::Layout>(
+                    "--sharding", text, {{"contiguous", mpi::Layout::contiguous}, {"zigzag", mpi::Layout::zigzag}});
+            },
+            "which rows a rank has: contiguous (default) or zigzag, which is even under causal masks")
+        ->type_name("NAME")
+        ->group(group);
+    command
+        .add_option_function<std::string>(
+            "--scheme",
+            [&flags](const std::string& text) {
+                const auto scheme = parse_word<mpi::Scheme>("--scheme", text,
+                                                            {{"auto", mpi::Scheme::automatic},
+                                                             {"ring", mpi::Scheme::ring},
+                                                             {"all-gather", mpi::Scheme::all_gather},
+                                                             {"ulysses", mpi::Scheme::ulysses},
+                                                             {"grid", mpi::Scheme::grid}});
+                flags.scheme = scheme == mpi::Scheme::automatic ? std::nullopt : std::optional(scheme);
+            },
+            "how queries meet keys of other ranks: auto (default), ring, all-gather, ulysses or grid")
+        ->type_name("NAME")
+        ->group(group);
+    add_number(command, "--heads-ranks", flags.heads_ranks, 1, 1 << 20,
+               "with --scheme grid: how many neighbours share out heads; it divides the ranks")
+        ->group(group);
+}
+
+cost::Scheme planned(const mpi::Sharding& sharding, std::int64_t ranks)
+{
+    cost::Scheme scheme;
+    scheme.exchanging = sharding.scheme == mpi::Scheme::all_gather ? cost::Exchanging::gather : cost::Exchanging::ring;
+    scheme.layout = sharding.layout == mpi::Layout::zigzag ? cost::Layout::zigzag : cost::Layout::contiguous;
+    scheme.ranks = ranks;
+    scheme.heads_ranks = sharding.scheme == mpi::Scheme::ulysses ? ranks
+                         : sharding.scheme == mpi::Scheme::grid  ? sharding.heads_ranks
+                                                                 : 1;
+    return scheme;
+}
+
+std::vector<cost::Scheme> planned_schemes(const SharingFlags& flags, const cost::Shape& shape, std::int64_t ranks)
+{
+    if (flags.scheme) {
+        const bool is_grid = *flags.scheme == mpi::Scheme::grid;
+        if (is_grid ? flags.heads_ranks == 0 || ranks % flags.heads_ranks != 0 : flags.heads_ranks != 0) {
+            throw Error(fmt::format("--heads-ranks was {} with {} ranks; with --scheme grid it must divide the ranks, "
+                                    "and other schemes have none.",
+                                    flags.heads_ranks, ranks));
+        }
+        return {ranks == 1 ? cost::Scheme{} : planned(flags.sharding(), ranks)};
+    }
+    std::vector<cost::Scheme> all = cost::schemes(shape, ranks);
+    if (flags.layout) {
+        const cost::Layout layout = planned(flags.sharding(), ranks).layout;
+        std::erase_if(all, [&](const cost::Scheme& scheme) {
+            return scheme.layout != layout && ranks > 1 && !scheme.is_ulysses();
+        });
+    }
+    return all;
+}
+
+} // namespace flashomp::cli

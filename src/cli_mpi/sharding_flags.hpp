@@ -1,0 +1,39 @@
+// The flags of how ranks share a call: the same for all commands of flashomp-mpi.
+#pragma once
+
+#include "flashomp/mpi.hpp"
+
+#include "schemes.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace flashomp::cli {
+
+/// What the user said; a command has its own default.
+struct SharingFlags {
+    std::optional<mpi::Layout> layout;
+    std::optional<mpi::Scheme> scheme; ///< never automatic
+    int heads_ranks = 0;
+
+    /// Contiguous shards and the library's scheme unless the user named others.
+    [[nodiscard]] mpi::Sharding sharding() const;
+};
+
+/// Adds --sharding, --scheme and --heads-ranks. A value that is not allowed throws Error.
+void add_sharing_flags(CLI::App& command, SharingFlags& flags);
+
+/// The same scheme where it is planned.
+[[nodiscard]] cost::Scheme planned(const mpi::Sharding& sharding, std::int64_t ranks);
+
+/// Those to plan for: the user's, or all, of the user's layout where there is one. Throws Error where so many ranks
+/// cannot have the user's.
+[[nodiscard]] std::vector<cost::Scheme> planned_schemes(const SharingFlags& flags, const cost::Shape& shape,
+                                                        std::int64_t ranks);
+
+} // namespace flashomp::cli
