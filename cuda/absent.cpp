@@ -1,5 +1,6 @@
 // The same functions in builds without CUDA (FLASHOMP_BACKEND=openmp): there is no device, so nobody calls the rest.
 #include "append_kernels.hpp"
+#include "elements_kernels.hpp"
 #include "hopper_kernels.hpp"
 #include "kernels.hpp"
 #include "runtime.hpp"
@@ -78,6 +79,33 @@ int wait(int, void*)
     return not_built;
 }
 
+bool is_idle(int, void*)
+{
+    return true;
+}
+
+void* copying_stream(int)
+{
+    return nullptr;
+}
+
+void* mark(int, void*)
+{
+    return nullptr;
+}
+
+bool is_over(int, void*)
+{
+    return true;
+}
+
+bool follow(int, void*, void*)
+{
+    return false;
+}
+
+void forget(int, void*) {}
+
 int run_tensor(const offload::Params&, const offload::Launch&, void*)
 {
     return not_built;
@@ -104,6 +132,11 @@ int run_merge(const offload::MergeParams&, void*)
 }
 
 int run_append(const offload::AppendParams&, void*)
+{
+    return not_built;
+}
+
+int run_elements(const offload::ElementsParams&, void*)
 {
     return not_built;
 }

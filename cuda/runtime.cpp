@@ -265,4 +265,62 @@ int wait(int device, void* stream)
     return cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
 }
 
+bool is_idle(int device, void* stream)
+{
+    const CurrentDevice current(device);
+    const cudaError_t status = cudaStreamQuery(static_cast<cudaStream_t>(stream));
+    static_cast<void>(cudaGetLastError()); // "not ready" is no launch's failure
+    return status != cudaErrorNotReady;
+}
+
+void* copying_stream(int device)
+{
+    static std::mutex mutex;
+    static std::map<int, cudaStream_t>& streams = *new std::map<int, cudaStream_t>;
+    const std::lock_guard lock(mutex);
+    const auto [found, is_new] = streams.try_emplace(device, nullptr);
+    if (is_new) {
+        const CurrentDevice current(device);
+        if (!is_done(cudaStreamCreateWithFlags(&found->second, cudaStreamNonBlocking))) {
+            streams.erase(found);
+            return nullptr;
+        }
+    }
+    return found->second;
+}
+
+void* mark(int device, void* stream)
+{
+    const CurrentDevice current(device);
+    cudaEvent_t event = nullptr;
+    if (!is_done(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) {
+        return nullptr;
+    }
+    if (!is_done(cudaEventRecord(event, static_cast<cudaStream_t>(stream)))) {
+        is_done(cudaEventDestroy(event));
+        return nullptr;
+    }
+    return event;
+}
+
+bool is_over(int device, void* mark)
+{
+    const CurrentDevice current(device);
+    const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(mark));
+    static_cast<void>(cudaGetLastError());
+    return status != cudaErrorNotReady;
+}
+
+bool follow(int device, void* stream, void* mark)
+{
+    const CurrentDevice current(device);
+    return is_done(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(mark), 0));
+}
+
+void forget(int device, void* mark)
+{
+    const CurrentDevice current(device);
+    is_done(cudaEventDestroy(static_cast<cudaEvent_t>(mark)));
+}
+
 } // namespace flashomp::cuda

@@ -57,4 +57,19 @@ bool is_captured(int device, void* stream);
 /// Waits for the stream. 0, or the cudaError_t of anything that failed on it.
 int wait(int device, void* stream);
 
+/// Whether there is nothing to wait for, or something failed.
+bool is_idle(int device, void* stream);
+
+// Copies beside the work of other streams.
+
+/// A stream of this library's own, which none waits for; null where it cannot be made. It stays until the process ends.
+void* copying_stream(int device);
+
+/// What was sent to the stream so far, to be given to forget(); null where it failed.
+void* mark(int device, void* stream);
+bool is_over(int device, void* mark); ///< or has failed
+/// What is sent to the stream from now on comes after that. False where it failed.
+bool follow(int device, void* stream, void* mark);
+void forget(int device, void* mark);
+
 } // namespace flashomp::cuda

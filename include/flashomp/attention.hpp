@@ -73,7 +73,7 @@ struct BackwardArgs {
 // Runs of calls that were prepared for a GPU throw Error, too (prepared.hpp).
 // Fork while no other thread is inside the first call of the process, which opens libraries and reads the tuning table.
 //
-// What is kept between calls, until the process ends: up to 32 blocks of scratch memory of the host and the devices
+// What is kept between calls, until the process ends: up to 64 blocks of scratch memory of the host and the devices
 // together; of CUDA, a memory pool per device for calls with Options::stream, and page-locked memory for words that
 // kernels write to the host; libraries of kernels, which a call opens when it first needs one; the list of devices and
 // the tuning table, read when a call first asks for them; and OpenMP's team of each thread that called. No call keeps

@@ -49,7 +49,7 @@ struct Report {
     bool has_large_logits = false;  ///< so that parts were computed again (Large logits, below)
     std::int64_t bytes_sent = 0;    ///< to other ranks
     std::int64_t calls = 0;         ///< on parts, without merge()
-    std::int64_t extra_bytes = 0;   ///< of buffers, besides those of the calls
+    std::int64_t extra_bytes = 0;   ///< of buffers, besides those of the calls; not their stages in host memory
     double seconds = 0.0;           ///< of the whole call
     double seconds_computing = 0.0; ///< of calls on parts, merges and sums
     double seconds_waiting = 0.0;   ///< for messages, with nothing to compute
@@ -79,12 +79,24 @@ struct Report {
 // options are those of a single call, whole and the same on every rank; dbias is the sum over ranks.
 //
 // Backend, machine, device, threads and tiling are each rank's own. All other options must be the same on all ranks.
-// Tensors are in host memory; calls on a GPU copy them there and back. Not taken with more than one rank: streams,
-// device tensors, caches, 8 bits, positions.
+// Not taken with more than one rank: caches, 8 bits, positions.
+//
+// GPUs. Where device is automatic and calls would take a GPU, a rank takes that of its number among the communicator's
+// ranks on its node, modulo the GPUs there: device_of_rank().
+// All tensors, those of the options, too, are in host memory, or all are in the memory of the rank's device, on every
+// rank; cu_seqlens are in host memory. On host tensors calls on a GPU copy what each needs there and back. Of device
+// tensors only what large logits need (below) is on the host: blocks, sums and parts are the device's memory, too.
+// Messages go through page-locked host memory, unless MPI takes addresses of the device: Open MPI's
+// MPIX_Query_cuda_support() or MPICH's MPIX_GPU_query_support() says so, or the environment variable
+// FLASHOMP_MPI_GPU_AWARE, which is 0 or 1 then. MPI may want the rank's device to be the calling thread's current one.
+// Streams. Options::stream is taken with device tensors. The call reads and writes them in the stream's order: after
+// what was sent there before. It returns when its results are there, with one rank alone when they are queued. On the
+// cuda backend all its work is queued on the stream, or on CUDA's default one, and messages move meanwhile.
 //
 // Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
 // from parts (above 32), all ranks compute float32 calls once more with logits from which about LSE is taken: forward
-// takes twice as long, backward three times. Not with softcap or score_mod, nor with head_dim above 568.
+// takes twice as long, backward three times. Not with softcap or score_mod, nor with head_dim above 568. Of tensors on
+// a device LSE is looked at on the host, in every float32 call; where it is large, dout is, too, in backward.
 //
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
@@ -95,6 +107,10 @@ struct Report {
 // finish their messages first. A failure of MPI itself is a RunFailure on the ranks that see it. Threads. MPI is called
 // by the calling thread alone. Calls on one communicator follow one another, as MPI's collective functions do. The
 // first call on a communicator duplicates it; the duplicate is freed with it.
+
+/// The device of calls with these options on the calling rank, for whoever allocates tensors there: that of the options
+/// where it is not automatic or there is one GPU at most. Collective.
+[[nodiscard]] Device device_of_rank(MPI_Comm comm, const Options& options = {});
 
 /// flashomp::forward() over the ranks of sharding.comm. Collective.
 Report forward(const ForwardArgs& args, const Options& options = {}, const Sharding& sharding = {});

@@ -31,6 +31,7 @@ std::optional<CudaDriver> open_driver()
     find(driver.CtxSetCurrent, "cuCtxSetCurrent");
     find(driver.CtxSetLimit, "cuCtxSetLimit");
     find(driver.MemHostAlloc, "cuMemHostAlloc");
+    find(driver.MemFreeHost, "cuMemFreeHost");
     find(driver.StreamIsCapturing, "cuStreamIsCapturing");
     find(driver.StreamSynchronize, "cuStreamSynchronize");
     find(driver.PointerGetAttribute, "cuPointerGetAttribute");

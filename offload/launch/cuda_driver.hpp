@@ -21,6 +21,7 @@ struct CudaDriver {
     int (*CtxSetCurrent)(void*) = nullptr;
     int (*CtxSetLimit)(int, std::size_t) = nullptr;
     int (*MemHostAlloc)(void**, std::size_t, unsigned) = nullptr;
+    int (*MemFreeHost)(void*) = nullptr;
     int (*StreamIsCapturing)(void*, int*) = nullptr;
     int (*StreamSynchronize)(void*) = nullptr;
     int (*PointerGetAttribute)(void*, int, std::uintptr_t) = nullptr;

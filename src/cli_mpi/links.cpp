@@ -18,7 +18,7 @@ cost::Links measured_links(const Ranks& ranks, std::int64_t bytes)
     constexpr std::int64_t least = 8;
     const std::int64_t most = std::max(bytes, 1024 * least);
     mpi::Messages messages(MPI_COMM_WORLD);
-    mpi::Buffer from(most), to(most);
+    mpi::Buffer from(mpi::host_site(), most), to(mpi::host_site(), most);
     from.clear();
     to.clear(); // no page is touched for the first time while messages are timed
     const int next = (ranks.rank() + 1) % ranks.size(), before = (ranks.rank() + ranks.size() - 1) % ranks.size();

@@ -25,9 +25,8 @@ TensorView in_buffer(Buffer& buffer, DType dtype, const ConstTensorView& like, i
 {
     ConstTensorView shape = like;
     shape.shape.at(static_cast<std::size_t>(axis)) = rows;
-    buffer = Buffer(shape.elements() * size_of(dtype));
-    return TensorView::contiguous(buffer.data(), dtype,
-                                  std::span(shape.shape).first(static_cast<std::size_t>(shape.rank)));
+    buffer = Buffer(mpi::host_site(), shape.elements() * size_of(dtype));
+    return buffer.like(shape, dtype);
 }
 
 /// Calls f(part of the whole, part of the shard) for the stretches of a shard.
@@ -48,19 +47,17 @@ void put_together(const ConstTensorView& shard, const TensorView& whole, int axi
 {
     Buffer all;
     const TensorView joined = in_buffer(all, whole.dtype, whole, axis, whole.shape.at(static_cast<std::size_t>(axis)));
-    all.clear();
+    const std::span<std::byte> bytes = all.host_memory();
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
     Buffer rounded;
     const TensorView mine = in_buffer(rounded, whole.dtype, shard, axis, rows.rows());
-    mpi::round_into(shard, mine);
+    mpi::convert(shard, mine);
     each_stretch(joined, mine, axis, rows, [](const TensorView& to, const TensorView& from) { mpi::copy(from, to); });
-    const std::span<std::byte> bytes = all.span();
-    constexpr std::size_t most = std::size_t{1} << 30; // MPI counts in an int
-    for (std::size_t first = 0; first < bytes.size(); first += most) {
-        const std::span<std::byte> some = bytes.subspan(first, std::min(most, bytes.size() - first));
+    mpi::each_message(bytes, [comm](std::span<std::byte> some) {
         mpi::expect_success(
             MPI_Allreduce(MPI_IN_PLACE, some.data(), static_cast<int>(some.size()), MPI_BYTE, MPI_BOR, comm),
             "MPI_Allreduce");
-    }
+    });
     mpi::copy(joined, whole);
 }
 

@@ -3,6 +3,7 @@
 
 #include "flashomp/mpi.hpp"
 
+#include "buffer.hpp"
 #include "tensors.hpp"
 
 #include <vector>

@@ -3,6 +3,7 @@
 #include "registry.hpp"
 
 #include "cuda/append_kernels.hpp"
+#include "cuda/elements_kernels.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -86,6 +87,13 @@ offload::Ran run_cuda_append(const offload::AppendParams& params, const Place& p
     const Space space = space_of(place.hardware, options);
     const cuda::CurrentDevice current(space.device);
     expect_launched(cuda::run_append(params, space.stream), place);
+    return {true};
+}
+
+offload::Ran run_cuda_elements(const offload::ElementsParams& params, const Place& place, const Space& space)
+{
+    const cuda::CurrentDevice current(space.device);
+    expect_launched(cuda::run_elements(params, space.stream), place);
     return {true};
 }
 

@@ -7,6 +7,7 @@
 #include "problem.hpp"
 
 #include "algorithm/append.hpp"
+#include "algorithm/elements.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -27,5 +28,8 @@ offload::Ran run_cuda_merge(const offload::MergeParams& params, const Place& pla
 
 /// Runs an append() that has rows.
 offload::Ran run_cuda_append(const offload::AppendParams& params, const Place& place, const Options& options);
+
+/// Moves elements that there are from tensor to tensor.
+offload::Ran run_cuda_elements(const offload::ElementsParams& params, const Place& place, const Space& space);
 
 } // namespace flashomp

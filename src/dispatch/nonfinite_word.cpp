@@ -1,10 +1,5 @@
 #include "nonfinite_word.hpp"
 
-#include "launch/cuda_driver.hpp"
-#include "launch/devices.hpp"
-
-#include "cuda/runtime.hpp"
-
 #include "flashomp/error.hpp"
 
 #include <cstddef>
@@ -20,24 +15,6 @@ namespace {
 constexpr std::size_t line_words = 16; // of a cache line: words of different calls are apart
 constexpr std::size_t page_words = 64 * line_words;
 
-/// Host memory that kernels on every device of the process can write; null where the driver has none.
-unsigned* allocate_page(const Space& space)
-{
-    const offload::CudaDriver* const driver = offload::cuda_driver();
-    const auto in_current_context = [&]() -> unsigned* {
-        constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
-        void* page = nullptr;
-        return driver != nullptr && driver->MemHostAlloc(&page, page_words * sizeof(unsigned), portable | mapped) == 0
-                   ? static_cast<unsigned*>(page)
-                   : nullptr;
-    };
-    if (space.kind == Space::Kind::cuda) {
-        const cuda::CurrentDevice current(space.device);
-        return in_current_context();
-    }
-    return offload::device_answers(space.device) ? in_current_context() : nullptr;
-}
-
 /// Words that no call has. The pages stay until the process ends.
 class Pool {
 public:
@@ -45,7 +22,7 @@ public:
     {
         const std::lock_guard lock(mutex_);
         if (free_.empty()) {
-            unsigned* const page = allocate_page(space);
+            auto* const page = static_cast<unsigned*>(allocate_page_locked(page_words * sizeof(unsigned), space));
             if (page == nullptr) {
                 throw RunFailure(fmt::format("the driver gave no host memory that {} can write.", space.name()));
             }

@@ -5,6 +5,7 @@
 #include "workspace.hpp"
 
 #include "launch/launch_append.hpp"
+#include "launch/launch_elements.hpp"
 
 #include "flashomp/error.hpp"
 
@@ -108,6 +109,18 @@ offload::Ran run_openmp_append(const offload::AppendParams& params, const Hardwa
     copy_in(there.data(), space, &params, sizeof params);
     return offload::run_append(static_cast<const offload::AppendParams*>(there.data()), offload::append_units(params),
                                hardware.device);
+}
+
+offload::Ran run_openmp_elements(const offload::ElementsParams& params, const Hardware& hardware, const Space& space,
+                                 int threads)
+{
+    if (space.is_host()) {
+        return offload::elements(params, threads);
+    }
+    const Workspace there(sizeof params, space);
+    copy_in(there.data(), space, &params, sizeof params);
+    return offload::run_elements(static_cast<const offload::ElementsParams*>(there.data()),
+                                 offload::elements_units(params), hardware.device);
 }
 
 } // namespace flashomp

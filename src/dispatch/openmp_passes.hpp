@@ -6,6 +6,7 @@
 #include "plan.hpp"
 
 #include "algorithm/append.hpp"
+#include "algorithm/elements.hpp"
 #include "algorithm/merge.hpp"
 
 namespace flashomp {
@@ -23,5 +24,9 @@ offload::Ran run_openmp_merge(const offload::MergeParams& params, const Hardware
 /// Runs an append() that has rows; on the host with so many threads.
 offload::Ran run_openmp_append(const offload::AppendParams& params, const Hardware& hardware, const Space& space,
                                int threads);
+
+/// Moves elements that there are from tensor to tensor; on the host with so many threads.
+offload::Ran run_openmp_elements(const offload::ElementsParams& params, const Hardware& hardware, const Space& space,
+                                 int threads);
 
 } // namespace flashomp

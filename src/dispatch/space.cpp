@@ -2,6 +2,9 @@
 
 #include "workspace.hpp"
 
+#include "launch/cuda_driver.hpp"
+#include "launch/devices.hpp"
+
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
@@ -18,6 +21,28 @@ namespace {
 
 constexpr std::align_val_t alignment{workspace_alignment};
 
+/// Calls f(driver) in a context of the device; without a driver it does not.
+template <class F>
+void in_context_of(const Space& space, F f)
+{
+    const offload::CudaDriver* const driver = offload::cuda_driver();
+    if (driver == nullptr) {
+        return;
+    }
+    if (space.kind == Space::Kind::cuda) {
+        const cuda::CurrentDevice current(space.device);
+        f(*driver);
+    } else if (offload::device_answers(space.device)) { // and leaves its context current in this thread
+        f(*driver);
+    }
+}
+
+/// The device that page-locked memory was got for.
+Space device_of(const Space& space)
+{
+    return {cuda::device_count() > 0 ? Space::Kind::cuda : Space::Kind::openmp, space.device};
+}
+
 [[noreturn]] void refuse_copy(std::int64_t bytes)
 {
     throw RunFailure(fmt::format("copying {} bytes between the host and the device failed.", bytes));
@@ -27,7 +52,7 @@ constexpr std::align_val_t alignment{workspace_alignment};
 
 std::string Space::name() const
 {
-    return is_host() ? "the host" : fmt::format("device {}", device);
+    return is_host() || kind == Kind::page_locked ? "the host" : fmt::format("device {}", device);
 }
 
 void* allocate(std::int64_t bytes, const Space& space)
@@ -38,6 +63,8 @@ void* allocate(std::int64_t bytes, const Space& space)
     case Space::Kind::cuda:
         return space.is_asynchronous ? cuda::allocate_on(space.stream, bytes, space.device)
                                      : cuda::allocate(bytes, space.device);
+    case Space::Kind::page_locked:
+        return allocate_page_locked(bytes, device_of(space));
     case Space::Kind::host:
         break;
     }
@@ -52,10 +79,25 @@ void release(void* memory, const Space& space)
     case Space::Kind::cuda:
         return space.is_asynchronous ? cuda::release_on(space.stream, memory, space.device)
                                      : cuda::release(memory, space.device);
+    case Space::Kind::page_locked:
+        in_context_of(device_of(space), [&](const offload::CudaDriver& driver) { driver.MemFreeHost(memory); });
+        return;
     case Space::Kind::host:
         break;
     }
     ::operator delete(memory, alignment);
+}
+
+void* allocate_page_locked(std::int64_t bytes, const Space& space)
+{
+    constexpr unsigned portable = 1, mapped = 2; // CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
+    void* memory = nullptr;
+    in_context_of(space, [&](const offload::CudaDriver& driver) {
+        if (driver.MemHostAlloc(&memory, static_cast<std::size_t>(bytes), portable | mapped) != 0) {
+            memory = nullptr;
+        }
+    });
+    return memory;
 }
 
 void release_unused(const Space& space)
@@ -79,6 +121,7 @@ void copy_in(void* target, const Space& space, const void* source, std::int64_t 
     case Space::Kind::cuda:
         done = cuda::copy(target, source, bytes, cuda::Copy::to_device, space.device, space.stream);
         break;
+    case Space::Kind::page_locked:
     case Space::Kind::host:
         std::memcpy(target, source, static_cast<std::size_t>(bytes));
     }
@@ -101,6 +144,7 @@ void copy_out(void* target, const void* source, const Space& space, std::int64_t
     case Space::Kind::cuda:
         done = cuda::copy(target, source, bytes, cuda::Copy::to_host, space.device, space.stream);
         break;
+    case Space::Kind::page_locked:
     case Space::Kind::host:
         std::memcpy(target, source, static_cast<std::size_t>(bytes));
     }

@@ -9,9 +9,9 @@ namespace flashomp {
 /// Whose memory. Blocks of the two backends are kept apart, since libgomp may work in a CUDA context of its own
 /// (DeviceFacts::shares_cuda_memory).
 struct Space {
-    enum class Kind : std::uint8_t { host, openmp, cuda };
+    enum class Kind : std::uint8_t { host, openmp, cuda, page_locked };
     Kind kind = Kind::host;
-    int device = -1;
+    int device = -1;              ///< page-locked memory of the host is every device's: that of one of them
     void* stream = nullptr;       ///< the CUDA stream of the call, null for the default one
     bool is_asynchronous = false; ///< CUDA: nobody waits for the stream before the call returns
 
@@ -27,6 +27,10 @@ struct Space {
 /// Aligned to workspace_alignment; null where there is no more. Of an asynchronous space in the order of its stream.
 void* allocate(std::int64_t bytes, const Space& space);
 void release(void* memory, const Space& space);
+
+/// Host memory that kernels on every device of the process can write and copies need not lock; null where the driver
+/// has none. In the context of a device's space; by the driver's cuMemFreeHost().
+void* allocate_page_locked(std::int64_t bytes, const Space& space);
 
 /// What is kept of memory that was released in the order of streams.
 void release_unused(const Space& space);

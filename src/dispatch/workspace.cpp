@@ -18,7 +18,7 @@ namespace flashomp {
 namespace {
 
 constexpr std::int64_t granule = std::int64_t{1} << 16; // sizes are rounded up so that similar calls share blocks
-constexpr std::size_t most_cached = 32;                 // blocks kept; older ones go first
+constexpr std::size_t most_cached = 64;                 // blocks kept; older ones go first
 
 struct Block {
     void* data;

@@ -6,6 +6,7 @@
 #include "flashomp/prepared.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <fmt/format.h>
 #include <new>
@@ -15,7 +16,7 @@ namespace flashomp::mpi {
 
 namespace {
 
-enum class Kind : std::uint8_t { number, real, dtype, flag, causal, layout, scheme, pass };
+enum class Kind : std::uint8_t { number, real, dtype, flag, causal, layout, scheme, pass, memory };
 
 /// One thing that ranks are given. Facts are numbers, so that they travel alike whatever they say.
 struct Fact {
@@ -24,6 +25,11 @@ struct Fact {
     std::int64_t value = 0;
     bool is_common = true; ///< must be the same on all ranks
 };
+
+std::string_view word_of(Memory memory)
+{
+    return memory == Memory::device ? "device" : "host";
+}
 
 std::string text_of(const Fact& fact, std::int64_t value)
 {
@@ -42,6 +48,8 @@ std::string text_of(const Fact& fact, std::int64_t value)
         return std::string(name_of(static_cast<Scheme>(value)));
     case Kind::pass:
         return value != 0 ? "backward" : "forward";
+    case Kind::memory:
+        return std::string(word_of(static_cast<Memory>(value)));
     case Kind::number:
         break;
     }
@@ -70,6 +78,7 @@ public:
         add("layout", Kind::layout, static_cast<std::int64_t>(sharding.layout));
         add("scheme", Kind::scheme, static_cast<std::int64_t>(sharding.scheme));
         add("heads_ranks", Kind::number, sharding.heads_ranks);
+        add("the memory of q", Kind::memory, static_cast<std::int64_t>(call.memory()));
         // Rows come first among the numbers: where_rows() knows their place.
         rows_ = list_.size();
         const int axis_of_rows = call.is_packed() ? 0 : 1;
@@ -168,8 +177,8 @@ ConstTensorView of_the_whole(const ConstTensorView& view, int axis, std::int64_t
 {
     ConstTensorView whole = view;
     whole.shape.at(static_cast<std::size_t>(axis)) = rows;
-    return ConstTensorView::contiguous(nullptr, whole.dtype,
-                                       std::span(whole.shape).first(static_cast<std::size_t>(whole.rank)));
+    return ConstTensorView::contiguous(
+        nullptr, whole.dtype, std::span(whole.shape).first(static_cast<std::size_t>(whole.rank)), whole.memory);
 }
 
 void refuse(bool is_given, const char* name, const char* allowed)
@@ -182,7 +191,8 @@ void refuse(bool is_given, const char* name, const char* allowed)
 void refuse_what_parts_do_not_have(const Call& call)
 {
     const Options& o = call.options;
-    refuse(o.stream.has_value(), "stream", "a call that waits for its results");
+    refuse(o.stream.has_value() && call.memory() == Memory::host, "stream for tensors in host memory",
+           "one with tensors in device memory");
     refuse(bool(o.positions_q) || bool(o.positions_k), "positions", "a layout, which says them");
     refuse(o.cache_seqlens || o.cache_batch_index || o.block_table || o.kv_indptr || o.kv_indices || o.kv_last_page_len,
            "a key/value cache", "k and v in tensors");
@@ -245,17 +255,17 @@ Options to_be_prepared(Options options)
 }
 
 void prepare_only(const Call& call, const BackwardArgs& args, const TensorView& o, const TensorView& lse,
-                  const Options& options)
+                  const Options& options, Site& site)
 {
     if (call.is_backward) {
-        static_cast<void>(prepare(args, options));
+        site.prepare(args, options);
     } else {
-        static_cast<void>(prepare(ForwardArgs{args.q, args.k, args.v, o, lse}, options));
+        site.prepare(ForwardArgs{args.q, args.k, args.v, o, lse}, options);
     }
 }
 
 /// q, k, v and results, at their addresses: what is said of single sequences' keys is not of this rank's.
-void validate_part(const Call& call)
+void validate_part(const Call& call, Site& site)
 {
     Options options = to_be_prepared(call.options);
     options.bias = options.mask = options.key_padding_mask = options.cu_seqlens_q = options.cu_seqlens_k = {};
@@ -274,11 +284,11 @@ void validate_part(const Call& call)
             options.alibi_slopes = {};
         }
     }
-    prepare_only(call, args, o, lse, options);
+    prepare_only(call, args, o, lse, options, site);
 }
 
 /// The options as those of the whole: with all keys, and the rank's rows, or all rows where sequences are packed.
-void validate_options(const Call& call, const Whole& whole)
+void validate_options(const Call& call, const Whole& whole, Site& site)
 {
     const Options options = to_be_prepared(call.options);
     const bool is_packed = call.is_packed();
@@ -296,7 +306,7 @@ void validate_options(const Call& call, const Whole& whole)
     }
     args.dq = args.dq ? as_output(of_the_whole(args.dq, axis, rows)) : args.dq;
     args.lse = of_the_whole(args.lse, is_packed ? 1 : 2, rows);
-    prepare_only(call, args, as_output(args.o), as_output(args.lse), options);
+    prepare_only(call, args, as_output(args.o), as_output(args.lse), options, site);
 }
 
 } // namespace
@@ -375,16 +385,26 @@ void expect_no_failure(const Messages& messages, const std::string& failure)
     rethrow_everywhere(messages, failure.empty() ? Thrown::nothing : Thrown::failure, failure);
 }
 
-void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks)
+void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks, Site& site)
 {
     refuse_what_parts_do_not_have(call);
-    each_tensor(call, [](const char* name, const ConstTensorView& view) {
-        refuse(view.memory != Memory::host, fmt::format("device memory for {}", name).c_str(), "host memory");
+    each_tensor(call, [&](const char* name, const ConstTensorView& view) {
+        if (view.memory != call.memory()) {
+            throw Error(fmt::format("{} is in {} memory, but q is in {} memory; all tensors must be in one memory.",
+                                    name, word_of(view.memory), word_of(call.memory())));
+        }
         if (view.rank > 0 && view.rank <= ConstTensorView::max_rank && view.elements() > 0 && view.data == nullptr) {
             throw Error(fmt::format("{} has no data; its elements are needed.", name));
         }
     });
-    validate_part(call);
+    for (const auto& [name, view] :
+         {std::pair{"cu_seqlens_q", call.options.cu_seqlens_q}, std::pair{"cu_seqlens_k", call.options.cu_seqlens_k}}) {
+        if (view && view.memory != Memory::host) {
+            throw Error(
+                fmt::format("{} is in device memory; with more than one rank it must be in host memory.", name));
+        }
+    }
+    validate_part(call, site);
     const auto own = static_cast<std::size_t>(rank);
     for (const auto& [name, rows, length] :
          {std::tuple{"q", whole.rows_q[own], whole.length_q}, std::tuple{"k", whole.rows_k[own], whole.length_k}}) {
@@ -395,14 +415,14 @@ void validate(const Call& call, const Whole& whole, const Sharding& sharding, in
                                     length, ranks, wanted));
         }
     }
-    validate_options(call, whole);
+    validate_options(call, whole, site);
 }
 
 bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole, const Sharding& sharding)
 {
     std::int64_t is_refused = 0;
     try {
-        validate(call, whole, sharding, messages.rank(), messages.ranks());
+        validate(call, whole, sharding, messages.rank(), messages.ranks(), messages.site());
     } catch (const std::exception&) {
         is_refused = 1;
     }
@@ -410,32 +430,33 @@ bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole
     return std::all_of(all.begin(), all.end(), [](std::int64_t refused) { return refused == 0; });
 }
 
-void agree_on_values(const Messages& messages, const Call& call)
+namespace {
+
+constexpr std::array<const char*, 4> common_names{"alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k"};
+
+}
+
+std::vector<std::int64_t> common_values(const Call& call, Site& site)
 {
     const Options& o = call.options;
-    const std::vector<std::pair<const char*, ConstTensorView>> common{{"alibi_slopes", o.alibi_slopes},
-                                                                      {"sink", o.sink},
-                                                                      {"cu_seqlens_q", o.cu_seqlens_q},
-                                                                      {"cu_seqlens_k", o.cu_seqlens_k}};
-    std::vector<std::int64_t> mine;
-    for (const auto& [name, view] : common) {
-        std::int64_t hash = view ? view.shape[0] : 0;
-        const std::int64_t lines = view.rank == 2 ? view.shape[0] : (view ? 1 : 0);
-        const auto last = static_cast<std::size_t>(std::max(view.rank - 1, 0));
-        for (std::int64_t line = 0; line < lines; ++line) { // rows are contiguous: validate() has seen to that
-            const auto* const row =
-                static_cast<const std::byte*>(view.data) + line * view.strides[0] * size_of(view.dtype);
-            hash = hash_of(view.rank == 2 ? row : view.data, view.shape.at(last) * size_of(view.dtype), hash);
-        }
-        mine.push_back(hash);
+    std::vector<std::int64_t> values;
+    for (const ConstTensorView& view : {o.alibi_slopes, o.sink, o.cu_seqlens_q, o.cu_seqlens_k}) {
+        const std::vector<std::byte> elements = elements_of(view.memory == Memory::host ? host_site() : site, view);
+        values.push_back(
+            hash_of(elements.data(), static_cast<std::int64_t>(elements.size()), view ? view.shape[0] : 0));
     }
+    return values;
+}
+
+void agree_on_values(const Messages& messages, const std::vector<std::int64_t>& mine)
+{
     const std::vector<std::int64_t> all = messages.all_numbers(mine);
-    for (std::size_t i = 0; i < common.size(); ++i) {
-        for (std::size_t rank = 1; rank < all.size() / common.size(); ++rank) {
-            if (all[rank * common.size() + i] != all[i]) {
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        for (std::size_t rank = 1; rank < all.size() / mine.size(); ++rank) {
+            if (all[rank * mine.size() + i] != all[i]) {
                 throw Error(fmt::format("{} has other values on rank {} than on rank 0; they must be the same on all "
                                         "ranks.",
-                                        common[i].first, rank));
+                                        common_names.at(i), rank));
             }
         }
     }

@@ -22,6 +22,7 @@ struct Call {
     const Options& options;
     bool wants_parts = false; ///< calls do not repair rows, even if they see all of a row's keys
 
+    [[nodiscard]] Memory memory() const { return args.q.memory; } ///< of all tensors, once that is agreed on
     [[nodiscard]] bool is_packed() const { return options.cu_seqlens_q || options.cu_seqlens_k; }
 };
 
@@ -45,13 +46,15 @@ void expect_everywhere(const Messages& messages, const std::function<void()>& lo
 void expect_no_failure(const Messages& messages, const std::string& failure);
 
 /// Throws Error unless flashomp would take the rank's part, and what its options say of the whole. Needs agree().
-void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks);
+void validate(const Call& call, const Whole& whole, const Sharding& sharding, int rank, int ranks, Site& site);
 
 /// Whether validate() takes the call on all ranks.
 [[nodiscard]] bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole,
                                        const Sharding& sharding);
 
-/// Compares the values of those tensors that are the same on all ranks. Needs validate() on all of them.
-void agree_on_values(const Messages& messages, const Call& call);
+/// What stands for the values of those tensors that are the same on all ranks. Needs validate().
+[[nodiscard]] std::vector<std::int64_t> common_values(const Call& call, Site& site);
+/// Compares it.
+void agree_on_values(const Messages& messages, const std::vector<std::int64_t>& mine);
 
 } // namespace flashomp::mpi

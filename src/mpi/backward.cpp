@@ -19,26 +19,26 @@ public:
         const std::int64_t rows = g.queries.rows(), heads = g.heads().count, key_heads = g.key_heads().count;
         const std::int64_t most_q = most_rows({own_runs()}), most_k = most_rows(g.runs_k);
         const BackwardArgs& a = call.args;
-        sum_dq_ = Buffer(DType::float32, {g.batch, rows, heads, g.head_dim});
-        part_dq_ = Buffer(DType::float32, {g.batch, most_q, heads, g.head_dim});
-        part_dk_ = Buffer(DType::float32, {g.batch, most_k, key_heads, g.head_dim});
-        part_dv_ = Buffer(DType::float32, {g.batch, most_k, key_heads, g.head_dim_v});
+        sum_dq_ = buffer(DType::float32, {g.batch, rows, heads, g.head_dim});
+        part_dq_ = buffer(DType::float32, {g.batch, most_q, heads, g.head_dim});
+        part_dk_ = buffer(DType::float32, {g.batch, most_k, key_heads, g.head_dim});
+        part_dv_ = buffer(DType::float32, {g.batch, most_k, key_heads, g.head_dim_v});
         sum_dq_.clear();
         if (g.shares_heads()) {
             const std::int64_t own = a.k.shape[call.is_packed() ? 0 : 1];
-            o_shared_ = Buffer(input_bytes(batched(a.o)));
-            dout_shared_ = Buffer(input_bytes(batched(a.dout)));
-            lse_shared_ = Buffer(DType::float32, {g.batch, heads, rows});
-            rounded_dq_ = Buffer(a.dq.dtype, {g.batch, rows, heads, g.head_dim});
-            own_dk_ = Buffer(DType::float32, {g.batch, own, g.heads_kv, g.head_dim});
-            own_dv_ = Buffer(DType::float32, {g.batch, own, g.heads_kv, g.head_dim_v});
+            o_shared_ = buffer(input_bytes(batched(a.o)));
+            dout_shared_ = buffer(input_bytes(batched(a.dout)));
+            lse_shared_ = buffer(DType::float32, {g.batch, heads, rows});
+            rounded_dq_ = buffer(a.dq.dtype, {g.batch, rows, heads, g.head_dim});
+            own_dk_ = buffer(DType::float32, {g.batch, own, g.heads_kv, g.head_dim});
+            own_dv_ = buffer(DType::float32, {g.batch, own, g.heads_kv, g.head_dim_v});
             own_dk_.clear();
             own_dv_.clear();
-            home_ = Buffer(DType::float32, {g.batch, own, key_heads_of_most(), std::max(g.head_dim, g.head_dim_v)});
+            home_ = buffer(DType::float32, {g.batch, own, key_heads_of_most(), std::max(g.head_dim, g.head_dim_v)});
         }
         if (a.dsink) {
-            sum_dsink_ = Buffer(DType::float32, {g.heads_q});
-            part_dsink_ = Buffer(DType::float32, {g.heads_q});
+            sum_dsink_ = buffer(DType::float32, {g.heads_q}, Stage::always);
+            part_dsink_ = buffer(DType::float32, {g.heads_q}, Stage::always);
             sum_dsink_.clear();
         }
         if (a.dbias) {
@@ -62,7 +62,8 @@ private:
             if (geometry_.shares_heads()) {
                 const TensorView shared = lse_shared_.view(
                     DType::float32, {geometry_.batch, geometry_.heads().count, geometry_.queries.rows()});
-                geometry_.queries.share_out(messages_, rows_first(lse_), geometry_.ranges_q, rows_first(shared));
+                geometry_.queries.share_out(messages_, rows_first(lse_), geometry_.ranges_q, rows_first(shared),
+                                            exchange_);
                 lse_ = shared;
             }
         }
@@ -94,7 +95,7 @@ private:
             }
         }
         ++report_.calls;
-        report_.last = flashomp::backward(args, options);
+        report_.last = site_.backward(args, options);
         add(args.dq, rows_part(dq_view(), piece.q, heads.q));
         std::byte* const part = gradients_->part(step);
         add(args.dk, rows_part(key_view(part, of, DType::float32), piece.k, heads.k));
@@ -118,7 +119,7 @@ private:
         if (geometry_.shares_heads()) {
             const TensorView dq = like(rounded_dq_, dq_view(), call_.args.dq.dtype);
             attempt([&] { round_into(dq_view(), dq); });
-            geometry_.queries.bring_home(messages_, dq, geometry_.ranges_q, batched(call_.args.dq));
+            geometry_.queries.bring_home(messages_, dq, geometry_.ranges_q, batched(call_.args.dq), exchange_);
             add_home(dk, own_dk_, batched(call_.args.dk));
             add_home(dv, own_dv_, batched(call_.args.dv));
         } else {
@@ -130,7 +131,7 @@ private:
         }
         finish_dbias();
         if (call_.args.dsink) {
-            messages_.sum(floats(sum_dsink_), floats(part_dsink_));
+            sum_over_ranks(sum_dsink_, part_dsink_);
             attempt([&] { copy(sum_dsink_.view(DType::float32, {geometry_.heads_q}), call_.args.dsink); });
         }
     }
@@ -138,7 +139,7 @@ private:
     void add_home(const ConstTensorView& shared, Buffer& sums, const TensorView& result)
     {
         const TensorView own = like(sums, result);
-        geometry_.keys.add_home(messages_, shared, geometry_.ranges_k, own, home_);
+        geometry_.keys.add_home(messages_, shared, geometry_.ranges_k, own, home_, exchange_);
         attempt([&] { round_into(own, result); });
     }
 
@@ -151,18 +152,20 @@ private:
         const std::int64_t rows = bias_has_rows_ ? geometry_.queries.rows() : bias.shape[2];
         dbias_shape_ = {bias.shape[0], heads, rows, bias.shape[3]};
         const std::int64_t bytes = Buffer::bytes_of(DType::float32, {bias.shape[0], heads, rows, bias.shape[3]});
-        sum_dbias_ = Buffer(bytes);
+        sum_dbias_ = buffer(bytes);
         sum_dbias_.clear();
         wants_wide_bias_ = true;
-        bias_wide_ = Buffer(bias.dtype == DType::float32
+        bias_wide_ = buffer(bias.dtype == DType::float32
                                 ? 0
                                 : Buffer::bytes_of(DType::float32, {bias.shape[0], heads, rows, bias.shape[3]}));
         const bool is_spread = !bias_has_rows_ || geometry_.shares_heads();
-        all_dbias_ = Buffer(
+        const Stage stage = bias_has_rows_ ? Stage::none : Stage::always; // of sums over ranks
+        all_dbias_ = buffer(
             is_spread ? Buffer::bytes_of(DType::float32, {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]})
-                      : 0);
+                      : 0,
+            stage);
         all_dbias_.clear();
-        part_dbias_ = Buffer(std::max(bytes, all_dbias_.bytes())); // no part is larger than the whole
+        part_dbias_ = buffer(std::max(bytes, all_dbias_.bytes()), stage); // no part is larger than the whole
     }
 
     void finish_dbias()
@@ -177,15 +180,12 @@ private:
         }
         const TensorView all = like(all_dbias_, result);
         if (bias_has_rows_) { // members have the same head where there is one for all, and different ones else
-            const std::vector<HeadRange> ranges =
-                result.shape[1] == 1 ? std::vector<HeadRange>(geometry_.ranges_q.size(), HeadRange{0, 1})
-                                     : geometry_.ranges_q;
-            geometry_.queries.add_home(messages_, ConstTensorView(dbias_view()).transposed(1, 2), ranges,
-                                       all.transposed(1, 2), part_dbias_);
+            geometry_.queries.add_home(messages_, ConstTensorView(dbias_view()).transposed(1, 2), pair_ranges(result),
+                                       all.transposed(1, 2), part_dbias_, exchange_);
         } else { // all ranks have parts of the same elements
             attempt(
                 [&] { add(dbias_view(), part_unless_one(all, 1, geometry_.heads().first, geometry_.heads().count)); });
-            messages_.sum(floats(all_dbias_), floats(part_dbias_));
+            sum_over_ranks(all_dbias_, part_dbias_);
         }
         attempt([&] { round_into(all, result); });
     }
@@ -200,14 +200,9 @@ private:
     }
 
     /// A row-major float32 tensor of the shape of another one.
-    static TensorView like(Buffer& buffer, const ConstTensorView& shape, DType dtype = DType::float32)
+    static TensorView like(const Buffer& memory, const ConstTensorView& shape, DType dtype = DType::float32)
     {
-        return TensorView::contiguous(buffer.data(), dtype,
-                                      std::span(shape.shape).first(static_cast<std::size_t>(shape.rank)));
-    }
-    static std::span<float> floats(Buffer& buffer)
-    {
-        return {reinterpret_cast<float*>(buffer.data()), static_cast<std::size_t>(buffer.bytes()) / sizeof(float)};
+        return memory.like(shape, dtype);
     }
     [[nodiscard]] TensorView dq_view()
     {
@@ -216,7 +211,7 @@ private:
     }
     [[nodiscard]] TensorView dbias_view()
     {
-        return TensorView::contiguous(sum_dbias_.data(), DType::float32, dbias_shape_);
+        return TensorView::contiguous(sum_dbias_.data(), DType::float32, dbias_shape_, site_.memory());
     }
 
     std::unique_ptr<Gradients> gradients_;

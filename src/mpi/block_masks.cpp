@@ -109,10 +109,10 @@ BlockMasks::BlockMasks(const Call& call, const Whole& whole, const Group& group,
                         whole.length_k, fact(rows_of_block), fact(keys_of_block)};
         const std::int64_t rows = member.shape.batch * member.shape.heads_q * member.shape.blocks_q();
         Arrays& arrays = member.arriving;
-        arrays.starts = Buffer((rows + 1) * std::int64_t{sizeof(std::int64_t)});
-        arrays.blocks = Buffer(fact(block_count) * std::int64_t{sizeof(std::int32_t)});
-        arrays.numbers = Buffer(fact(block_count) * std::int64_t{sizeof(std::int32_t)});
-        arrays.bits = Buffer(fact(bit_bytes));
+        arrays.starts = Buffer(host_site(), (rows + 1) * std::int64_t{sizeof(std::int64_t)});
+        arrays.blocks = Buffer(host_site(), fact(block_count) * std::int64_t{sizeof(std::int32_t)});
+        arrays.numbers = Buffer(host_site(), fact(block_count) * std::int64_t{sizeof(std::int32_t)});
+        arrays.bits = Buffer(host_site(), fact(bit_bytes));
         bytes_ += arrays.starts.bytes() + arrays.blocks.bytes() + arrays.numbers.bytes() + arrays.bits.bytes();
     }
     std::sort(segments_.begin(), segments_.end(),
@@ -131,7 +131,7 @@ void BlockMasks::exchange(Messages& messages)
         const int other = first_ + static_cast<int>(m);
         Arrays& arrays = members_[m].arriving;
         for (Buffer* const buffer : {&arrays.starts, &arrays.blocks, &arrays.numbers, &arrays.bits}) {
-            messages.receive(buffer->span(), other, Tag::heads, pending);
+            messages.receive(buffer->all(), other, Tag::heads, pending);
         }
         for (const std::span<const std::byte> bytes :
              {std::as_bytes(std::span(rows.starts)), std::as_bytes(std::span(rows.blocks)),

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "agreement.hpp"
+#include "buffer.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
-#include "tensors.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -34,7 +34,7 @@ public:
 private:
     struct Part;
 
-    /// A mask on its way: BlockRows of blocks of queries, and bits.
+    /// A mask on its way, on the host: BlockRows of blocks of queries, and bits.
     struct Arrays {
         Buffer starts, blocks, numbers, bits;
     };

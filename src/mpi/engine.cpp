@@ -1,6 +1,7 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace flashomp::mpi {
 
@@ -140,7 +141,8 @@ CostShape cost_shape(const Call& call, const Geometry& ring)
 }
 
 Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const Geometry& geometry, const Choice& choice)
-    : messages_(messages), call_(call), geometry_(geometry), bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
+    : messages_(messages), site_(messages.site()), call_(call), geometry_(geometry),
+      bias_has_rows_(!call.is_packed() && whole.bias_has_rows),
       mask_has_rows_(!call.is_packed() && whole.mask_has_rows),
       head_runs_(head_runs(geometry.heads(), geometry.heads_q, geometry.heads_kv)),
       block_masks_(call, whole, geometry.queries, messages.rank() - geometry.member, messages.rank()),
@@ -161,15 +163,18 @@ Engine::Engine(Messages& messages, const Call& call, const Whole& whole, const G
             first = first == nullptr ? &piece : first;
         }
     }
-    q_shared_ = Buffer(input_bytes(batched(call.args.q)));
-    bias_shared_ = Buffer(pairs_bytes(call.options.bias, bias_has_rows_));
-    mask_shared_ = Buffer(pairs_bytes(call.options.mask, mask_has_rows_));
-    report_.extra_bytes =
-        keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() + block_masks_.bytes();
+    q_shared_ = buffer(input_bytes(batched(call.args.q)));
+    bias_shared_ = buffer(pairs_bytes(call.options.bias, bias_has_rows_));
+    mask_shared_ = buffer(pairs_bytes(call.options.mask, mask_has_rows_));
+    const std::int64_t exchanged = exchange_bytes();
+    exchange_ = {buffer(exchanged, Stage::for_messages), buffer(exchanged, Stage::for_messages)};
+    report_.extra_bytes = keys_->bytes() + q_shared_.bytes() + bias_shared_.bytes() + mask_shared_.bytes() +
+                          block_masks_.bytes() + 2 * exchanged;
 }
 
 Report Engine::run(bool computes)
 {
+    const double computed_before = messages_.seconds_computing();
     share_inputs();
     for (int step = 0; step < geometry_.ring_ranks; ++step) {
         keys_->begin(step);
@@ -186,8 +191,11 @@ Report Engine::run(bool computes)
         keys_->end(step);
     }
     finish();
+    site_.wait();
+    attempt([&] { site_.expect_no_failure(); });
     expect_no_failure(messages_, failure_);
     report_.bytes_sent = messages_.bytes_sent();
+    report_.seconds_computing += messages_.seconds_computing() - computed_before;
     report_.seconds_waiting = messages_.seconds_waiting();
     return std::move(report_);
 }
@@ -198,8 +206,8 @@ void Engine::share_inputs()
     const int own = geometry_.ring_rank;
     const TensorView own_k = key_view(keys_->own(), own, k.dtype), own_v = value_view(keys_->own(), own, v.dtype);
     if (geometry_.shares_heads()) {
-        geometry_.keys.share_out(messages_, k, geometry_.ranges_k, own_k);
-        geometry_.keys.share_out(messages_, v, geometry_.ranges_k, own_v);
+        geometry_.keys.share_out(messages_, k, geometry_.ranges_k, own_k, exchange_);
+        geometry_.keys.share_out(messages_, v, geometry_.ranges_k, own_v, exchange_);
     } else {
         copy(k, own_k);
         copy(v, own_v);
@@ -210,71 +218,38 @@ void Engine::share_inputs()
     if (wants_wide_bias_ && bias_.dtype != DType::float32) {
         const TensorView wide =
             bias_wide_.view(DType::float32, {bias_.shape[0], bias_.shape[1], bias_.shape[2], bias_.shape[3]});
-        widen_into(bias_, wide);
+        site_.convert(bias_, wide);
         bias_ = wide;
     }
     if (call_.options.block_mask) {
         block_masks_.exchange(messages_);
         attempt([&] { block_masks_.assemble(); });
     }
-    options_ = std::make_unique<PartOptions>(call_, bias_, mask_, block_masks_, geometry_.heads().first);
+    options_ = std::make_unique<PartOptions>(call_, bias_, mask_, block_masks_, geometry_.heads().first, site_);
 }
 
-std::int64_t Engine::input_bytes(const ConstTensorView& own) const
+void Engine::sum_over_ranks(Buffer& values, Buffer& scratch)
 {
-    return geometry_.shares_heads() && own ? Buffer::bytes_of(own.dtype, {own.shape[0], geometry_.queries.rows(),
-                                                                          geometry_.heads().count, own.shape[3]})
-                                           : 0;
-}
-
-ConstTensorView Engine::shared_input(const ConstTensorView& own, Buffer& buffer)
-{
-    if (!geometry_.shares_heads()) {
-        return own;
-    }
-    const TensorView shared =
-        buffer.view(own.dtype, {own.shape[0], geometry_.queries.rows(), geometry_.heads().count, own.shape[3]});
-    geometry_.queries.share_out(messages_, own, geometry_.ranges_q, shared);
-    return shared;
-}
-
-std::int64_t Engine::pairs_bytes(const ConstTensorView& own, bool has_rows) const
-{
-    const std::int64_t heads = own.shape[1] == 1 ? 1 : geometry_.heads().count;
-    return own && geometry_.shares_heads() && has_rows
-               ? Buffer::bytes_of(own.dtype, {own.shape[0], heads, geometry_.queries.rows(), own.shape[3]})
-               : 0;
-}
-
-ConstTensorView Engine::shared_pairs(const ConstTensorView& own, bool has_rows, Buffer& buffer)
-{
-    if (!geometry_.shares_heads()) {
-        return own;
-    }
-    if (!has_rows) {
-        return part_unless_one(own, 1, geometry_.heads().first, geometry_.heads().count);
-    }
-    const bool is_one = own.shape[1] == 1;
-    const std::vector<HeadRange> ranges =
-        is_one ? std::vector<HeadRange>(geometry_.ranges_q.size(), HeadRange{0, 1}) : geometry_.ranges_q;
-    const TensorView shared = buffer.view(
-        own.dtype, {own.shape[0], is_one ? 1 : geometry_.heads().count, geometry_.queries.rows(), own.shape[3]});
-    geometry_.queries.share_out(messages_, own.transposed(1, 2), ranges, shared.transposed(1, 2));
-    return shared;
+    const auto floats = [](std::span<std::byte> bytes) {
+        return std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
+    };
+    messages_.sum(floats(values.on_host()), floats(scratch.host_memory()));
+    values.from_host();
 }
 
 TensorView Engine::key_view(std::byte* block, int of, DType dtype) const
 {
     const Geometry& g = geometry_;
     return TensorView::contiguous(block, dtype,
-                                  {g.batch, g.rows_k[static_cast<std::size_t>(of)], g.key_heads().count, g.head_dim});
+                                  {g.batch, g.rows_k[static_cast<std::size_t>(of)], g.key_heads().count, g.head_dim},
+                                  site_.memory());
 }
 
 TensorView Engine::value_view(std::byte* block, int of, DType dtype) const
 {
     const TensorView k = key_view(block, of, dtype);
     return TensorView::contiguous(block + k.elements() * size_of(dtype), dtype,
-                                  {k.shape[0], k.shape[1], k.shape[2], geometry_.head_dim_v});
+                                  {k.shape[0], k.shape[1], k.shape[2], geometry_.head_dim_v}, site_.memory());
 }
 
 std::int64_t Engine::most_rows(const std::vector<std::vector<Run>>& runs)
@@ -311,6 +286,7 @@ Options merge_options(const Options& options)
     of_merge.backend = options.backend;
     of_merge.machine = options.machine;
     of_merge.device = options.device;
+    of_merge.stream = options.stream;
     return of_merge;
 }
 

@@ -8,6 +8,8 @@
 #include "layout.hpp"
 #include "part.hpp"
 #include "ring.hpp"
+#include "site.hpp"
+#include "tensors.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -61,10 +63,29 @@ protected:
     template <class F>
     void attempt(F f);
 
+    // What is done with elements, where they are.
+
+    void copy(const ConstTensorView& from, const TensorView& to) { site_.copy(from, to); }
+    void add(const ConstTensorView& terms, const TensorView& sums) { site_.add(terms, sums); }
+    void fill(const TensorView& tensor, float value) { site_.fill(tensor, value); }
+    /// Each element once: from float32, or the same dtype, to any dtype of results.
+    void round_into(const ConstTensorView& from, const TensorView& to) { site_.convert(from, to); }
+
+    /// Memory there.
+    [[nodiscard]] Buffer buffer(std::int64_t bytes, Stage stage = Stage::none) { return {site_, bytes, stage}; }
+    [[nodiscard]] Buffer buffer(DType dtype, std::initializer_list<std::int64_t> shape, Stage stage = Stage::none)
+    {
+        return {site_, dtype, shape, stage};
+    }
+    /// Sums over all ranks, on each of them, of float32 buffers that have a stage always.
+    void sum_over_ranks(Buffer& values, Buffer& scratch);
+
     /// The rank's own part of an input [A, own rows, Hq, C]: as it is, or shared out into the buffer.
     [[nodiscard]] ConstTensorView shared_input(const ConstTensorView& own, Buffer& buffer);
     /// The same of a tensor like bias: [1|B, 1|Hq, 1|rows, keys].
     [[nodiscard]] ConstTensorView shared_pairs(const ConstTensorView& own, bool has_rows, Buffer& buffer);
+    /// The heads that each member has of such a tensor: the same one where there is one for all.
+    [[nodiscard]] std::vector<HeadRange> pair_ranges(const ConstTensorView& pairs) const;
     /// Bytes that shared_input() and shared_pairs() need; 0 where heads are not shared out.
     [[nodiscard]] std::int64_t input_bytes(const ConstTensorView& own) const;
     [[nodiscard]] std::int64_t pairs_bytes(const ConstTensorView& own, bool has_rows) const;
@@ -102,6 +123,7 @@ protected:
     [[nodiscard]] const std::string& failure() const { return failure_; }
 
     Messages& messages_;
+    Site& site_;
     const Call& call_;
     const Geometry& geometry_;
     bool bias_has_rows_, mask_has_rows_;
@@ -112,11 +134,13 @@ protected:
     ConstTensorView q_, bias_, mask_; ///< with the group's rows and the rank's heads
     std::unique_ptr<PartOptions> options_;
     Buffer q_shared_, bias_shared_, mask_shared_, bias_wide_;
+    Exchange exchange_;
     bool wants_wide_bias_ = false; ///< dbias is summed in float32
 
 private:
     [[nodiscard]] std::size_t index_of_run(const Run& run) const;
     void share_inputs();
+    [[nodiscard]] std::int64_t exchange_bytes() const;
 
     std::vector<std::vector<Piece>> pieces_; ///< of each step
     std::vector<const Piece*> first_of_;     ///< of each run of queries

@@ -15,18 +15,18 @@ public:
     {
         const std::int64_t rows = geometry.queries.rows(), heads = geometry.heads().count;
         const std::int64_t most = most_rows({own_runs()});
-        part_o_ = Buffer(DType::float32, {geometry.batch, most, heads, geometry.head_dim_v});
-        part_lse_ = Buffer(DType::float32, {geometry.batch, heads, most});
+        part_o_ = buffer(DType::float32, {geometry.batch, most, heads, geometry.head_dim_v});
+        part_lse_ = buffer(DType::float32, {geometry.batch, heads, most});
         // The caller's own tensors where they can hold sums.
         const bool is_in_place = !geometry.shares_heads() && call.o.dtype == DType::float32;
         if (!is_in_place) {
-            sum_o_ = Buffer(DType::float32, {geometry.batch, rows, heads, geometry.head_dim_v});
+            sum_o_ = buffer(DType::float32, {geometry.batch, rows, heads, geometry.head_dim_v});
         }
         o_ = is_in_place ? batched(call.o)
                          : sum_o_.view(DType::float32, {geometry.batch, rows, heads, geometry.head_dim_v});
         if (geometry.shares_heads()) {
-            sum_lse_ = Buffer(DType::float32, {geometry.batch, heads, rows});
-            rounded_ = Buffer(call.o.dtype, {geometry.batch, rows, heads, geometry.head_dim_v});
+            sum_lse_ = buffer(DType::float32, {geometry.batch, heads, rows});
+            rounded_ = buffer(call.o.dtype, {geometry.batch, rows, heads, geometry.head_dim_v});
         }
         lse_ =
             geometry.shares_heads() ? sum_lse_.view(DType::float32, {geometry.batch, heads, rows}) : batched(call.lse);
@@ -52,13 +52,13 @@ private:
             if (call_.options.sink) {
                 options.sink = options_->sink(heads.q);
             }
-            report_.last = flashomp::forward({q, k, v, o, lse}, options);
+            report_.last = site_.forward({q, k, v, o, lse}, options);
             return;
         }
         const TensorView part_o = part_o_.view(DType::float32, {o.shape[0], o.shape[1], o.shape[2], o.shape[3]});
         const TensorView part_lse = part_lse_.view(DType::float32, {lse.shape[0], lse.shape[1], lse.shape[2]});
-        report_.last = flashomp::forward({q, k, v, part_o, part_lse}, options);
-        merge({o, lse}, {part_o, part_lse}, o, lse, merge_options(call_.options));
+        report_.last = site_.forward({q, k, v, part_o, part_lse}, options);
+        site_.merge({o, lse}, {part_o, part_lse}, o, lse, merge_options(call_.options));
     }
 
     void finish() override
@@ -78,9 +78,9 @@ private:
         }
         const TensorView rounded = rounded_.view(call_.o.dtype, {o_.shape[0], o_.shape[1], o_.shape[2], o_.shape[3]});
         attempt([&] { round_into(o_, rounded); });
-        geometry_.queries.bring_home(messages_, rounded, geometry_.ranges_q, batched(call_.o));
+        geometry_.queries.bring_home(messages_, rounded, geometry_.ranges_q, batched(call_.o), exchange_);
         geometry_.queries.bring_home(messages_, rows_first(ConstTensorView(lse_)), geometry_.ranges_q,
-                                     rows_first(batched(call_.lse)));
+                                     rows_first(batched(call_.lse)), exchange_);
     }
 
     /// A softmax over nothing: o = 0, and LSE is the sink's logit or -inf.
@@ -88,11 +88,17 @@ private:
     {
         const HeadRange heads{0, geometry_.heads().count};
         fill(rows_part(o_, run, heads), 0.0F);
-        for (std::int64_t head = 0; head < heads.count; ++head) {
-            const ConstTensorView sink = call_.options.sink ? options_->sink({head, 1}) : ConstTensorView{};
-            fill(lse_part(lse_, run, {head, 1}),
-                 sink ? *static_cast<const float*>(sink.data) : -std::numeric_limits<float>::infinity());
+        const TensorView lse = lse_part(lse_, run, heads);
+        if (!call_.options.sink) {
+            fill(lse, -std::numeric_limits<float>::infinity());
+            return;
         }
+        ConstTensorView sink = options_->sink(heads); // one for all sequences and rows
+        const std::int64_t step = sink.strides[0];
+        sink.rank = lse.rank;
+        sink.shape = lse.shape;
+        sink.strides = {0, step, 0, 0};
+        copy(sink, lse);
     }
 
     Buffer part_o_, part_lse_, sum_o_, sum_lse_, rounded_;

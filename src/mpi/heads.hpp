@@ -2,9 +2,9 @@
 // (Jacobs et al. 2023, "DeepSpeed Ulysses"), and back.
 #pragma once
 
+#include "buffer.hpp"
 #include "layout.hpp"
 #include "messages.hpp"
-#include "tensors.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -28,6 +28,14 @@ struct HeadRun {
 /// The calls that a range of query heads takes: one where it has whole groups, or a part of one; else one a key head.
 [[nodiscard]] std::vector<HeadRun> head_runs(const HeadRange& queries, std::int64_t heads_q, std::int64_t heads_kv);
 
+/// What a device's tensors are packed into, to leave and after they have arrived: MPI copies strided tensors of the
+/// host alone. As large as the most that one exchange sends and receives; empty on the host.
+struct Exchange {
+    Buffer out, in;
+};
+
+class Wire;
+
 /// The ranks that share out heads, of one side: of queries or of keys.
 class Group {
 public:
@@ -50,18 +58,18 @@ public:
     /// From own rows [A, own rows, heads, C] to the group's rows [A, group's rows, own heads, C]. `ranges` has each
     /// member's heads.
     void share_out(Messages& messages, const ConstTensorView& own, const std::vector<HeadRange>& ranges,
-                   const TensorView& shared) const;
+                   const TensorView& shared, Exchange& exchange) const;
     /// Back again. No two members have one head.
     void bring_home(Messages& messages, const ConstTensorView& shared, const std::vector<HeadRange>& ranges,
-                    const TensorView& own) const;
+                    const TensorView& own, Exchange& exchange) const;
     /// Back again, float32, where members may have the same heads: sums over members, in their order. `scratch` has the
     /// size of the own rows of the longest range.
     void add_home(Messages& messages, const ConstTensorView& shared, const std::vector<HeadRange>& ranges,
-                  const TensorView& own, Buffer& scratch) const;
+                  const TensorView& own, Buffer& scratch, Exchange& exchange) const;
 
 private:
     [[nodiscard]] int me(const Messages& messages) const { return messages.rank() - first_; }
-    void send_home(Messages& messages, const ConstTensorView& shared, Pending& pending) const;
+    void send_home(Wire& wire, const ConstTensorView& shared) const;
 
     int first_;
     Stretches stretches_;

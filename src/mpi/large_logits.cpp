@@ -34,49 +34,66 @@ BasicTensorView<Pointer> batched(const BasicTensorView<Pointer>& view, int rank)
     return view.rank < rank ? with_batch(view) : view;
 }
 
-float* floats(Buffer& buffer)
+/// Of a buffer that has a stage always.
+float* host_floats(const Buffer& buffer)
 {
-    return reinterpret_cast<float*>(buffer.data());
+    return reinterpret_cast<float*>(buffer.host_memory().data());
+}
+
+/// The same when what the site has written is there.
+float* floats_on_host(Buffer& buffer)
+{
+    return reinterpret_cast<float*>(buffer.on_host().data());
+}
+
+/// The elements of a float32 tensor, row-major, on the host.
+std::vector<float> floats_of(Site& site, const ConstTensorView& view)
+{
+    const std::vector<std::byte> bytes = elements_of(site, view);
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(values)).begin());
+    return values;
 }
 
 /// A row-major float32 tensor of the shape of another one, but for the last extent.
-TensorView float32_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns)
+TensorView float32_like(Site& site, Buffer& buffer, const ConstTensorView& like, std::int64_t columns, Stage stage)
 {
     ConstTensorView shape = like;
     shape.shape.at(static_cast<std::size_t>(like.rank - 1)) = columns;
-    buffer = Buffer(shape.elements() * size_of(DType::float32));
-    return TensorView::contiguous(buffer.data(), DType::float32,
-                                  std::span(shape.shape).first(static_cast<std::size_t>(shape.rank)));
+    buffer = Buffer(site, shape.elements() * size_of(DType::float32), stage);
+    return buffer.like(shape, DType::float32);
 }
 
-TensorView float32_like(Buffer& buffer, const ConstTensorView& like)
+/// One that is also computed with on the host.
+TensorView host_float32_like(Site& site, Buffer& buffer, const ConstTensorView& like)
 {
-    return float32_like(buffer, like, last_extent(like));
+    return float32_like(site, buffer, like, last_extent(like), Stage::always);
 }
 
-TensorView zeros_like(Buffer& buffer, const ConstTensorView& like, std::int64_t columns)
+TensorView zeros_like(Site& site, Buffer& buffer, const ConstTensorView& like, std::int64_t columns,
+                      Stage stage = Stage::none)
 {
-    const TensorView zeros = float32_like(buffer, like, columns);
+    const TensorView zeros = float32_like(site, buffer, like, columns, stage);
     buffer.clear();
     return zeros;
 }
 
 /// 1 in the first column, 0 in the others.
-TensorView unit_rows_like(Buffer& buffer, const ConstTensorView& like)
+TensorView unit_rows_like(Site& site, Buffer& buffer, const ConstTensorView& like)
 {
-    const TensorView rows = zeros_like(buffer, like, last_extent(like));
-    fill(columns_of(rows, 0, 1), 1.0F);
+    const TensorView rows = zeros_like(site, buffer, like, last_extent(like));
+    site.fill(columns_of(rows, 0, 1), 1.0F);
     return rows;
 }
 
 /// x, and behind it room for the columns of the shift, which are 0. GPUs load rows of 16 bytes.
-TensorView widened(Buffer& buffer, const ConstTensorView& x)
+TensorView widened(Site& site, Buffer& buffer, const ConstTensorView& x)
 {
     constexpr std::int64_t multiple = 8;
     const std::int64_t depth = last_extent(x);
     const std::int64_t wanted = (depth + shift_columns + multiple - 1) / multiple * multiple;
-    const TensorView wide = zeros_like(buffer, x, std::min(wanted, most_head_dim));
-    copy(x, columns_of(wide, 0, depth));
+    const TensorView wide = zeros_like(site, buffer, x, std::min(wanted, most_head_dim));
+    site.copy(x, columns_of(wide, 0, depth));
     return wide;
 }
 
@@ -94,19 +111,16 @@ float scale_of(const Call& call)
         call.options.scale.value_or(1.0 / std::sqrt(static_cast<double>(last_extent(call.args.q)))));
 }
 
-bool is_any_large(const ConstTensorView& given)
+/// What cannot be looked at counts as large: the next step, which all ranks take together, says why.
+bool is_any_large(Site& site, const ConstTensorView& lse)
 {
-    const ConstTensorView lse = batched(given, 3);
-    for (std::int64_t b = 0; b < lse.shape[0]; ++b) {
-        for (std::int64_t head = 0; head < lse.shape[1]; ++head) {
-            const float* const rows = static_cast<const float*>(lse.data) + b * lse.strides[0] + head * lse.strides[1];
-            if (std::any_of(rows, rows + lse.shape[2],
-                            [](float x) { return std::abs(x) > most_lse && std::isfinite(x); })) {
-                return true;
-            }
-        }
+    try {
+        const std::vector<float> values = floats_of(site, lse);
+        return std::any_of(values.begin(), values.end(),
+                           [](float x) { return std::abs(x) > most_lse && std::isfinite(x); });
+    } catch (const std::exception&) {
+        return true;
     }
-    return false;
 }
 
 } // namespace
@@ -124,28 +138,34 @@ bool wants_shift(const Messages& messages, const Call& call, const Whole& whole,
         std::max(whole.length_q, whole.length_k) >= most_rows) {
         return false;
     }
-    const std::vector<std::int64_t> all = messages.all_numbers({is_any_large(call.args.lse) ? 1 : 0});
+    const std::vector<std::int64_t> all = messages.all_numbers({is_any_large(messages.site(), call.args.lse) ? 1 : 0});
     return std::any_of(all.begin(), all.end(), [](std::int64_t is_large) { return is_large != 0; });
 }
 
-ShiftedLogits::ShiftedLogits(const Call& call)
-    : options_(call.options), sink_(call.options.sink), heads_(batched(call.args.lse, 3).shape[1]),
-      rows_of_head_(last_extent(call.args.lse)), head_dim_(last_extent(call.args.q)),
-      scale_(static_cast<double>(scale_of(call)))
+ShiftedLogits::ShiftedLogits(const Call& call, Site& site)
+    : options_(call.options), heads_(batched(call.args.lse, 3).shape[1]), rows_of_head_(last_extent(call.args.lse)),
+      head_dim_(last_extent(call.args.q)), scale_(static_cast<double>(scale_of(call)))
 {
     options_.scale = scale_; // its default would be that of a longer row
     options_.sink = {};
-    Buffer memory;
-    copy(call.args.lse, float32_like(memory, call.args.lse));
-    c_.resize(static_cast<std::size_t>(call.args.lse.elements()));
-    const TensorView q = widened(q_memory_, call.args.q), k = widened(k_memory_, call.args.k);
+    if (call.options.sink) {
+        sinks_ = floats_of(site, call.options.sink);
+    }
+    const std::vector<float> lse = floats_of(site, call.args.lse);
+    c_.resize(lse.size());
+    const TensorView q = widened(site, q_memory_, call.args.q), k = widened(site, k_memory_, call.args.k);
+    Buffer columns;
+    const TensorView shift = float32_like(site, columns, call.args.q, shift_columns, Stage::always);
+    const WaitsAtLast waits{site};
     for (std::int64_t row = 0; row < rows(); ++row) {
-        const auto [x, y] = columns_of_row(static_cast<double>(floats(memory)[row]));
-        float* const columns = floats(q_memory_) + among_rows_of_q(row) * last_extent(q) + head_dim_;
-        *std::fill_n(columns, equal_columns, static_cast<float>(-x)) = static_cast<float>(-y);
+        const auto [x, y] = columns_of_row(static_cast<double>(lse[static_cast<std::size_t>(row)]));
+        float* const of_row = host_floats(columns) + among_rows_of_q(row) * shift_columns;
+        *std::fill_n(of_row, equal_columns, static_cast<float>(-x)) = static_cast<float>(-y);
         c_[static_cast<std::size_t>(row)] = logit_of_k() * (static_cast<double>(equal_columns) * x + y);
     }
-    fill(columns_of(k, head_dim_, shift_columns), unit_of_k);
+    columns.from_host();
+    site.copy(shift, columns_of(q, head_dim_, shift_columns));
+    site.fill(columns_of(k, head_dim_, shift_columns), unit_of_k);
     q_ = q;
     k_ = k;
 }
@@ -165,14 +185,19 @@ std::pair<double, double> ShiftedLogits::columns_of_row(double lse) const
     return {x, with_11_bits(sum - static_cast<double>(equal_columns) * x)};
 }
 
-double ShiftedLogits::sum_of(const float* dq_row) const
+ConstTensorView ShiftedLogits::column_of_sums(const ConstTensorView& dq) const
 {
-    return static_cast<double>(dq_row[head_dim_]) / logit_of_k();
+    return columns_of(dq, head_dim_, 1);
+}
+
+double ShiftedLogits::sum_of(float element) const
+{
+    return static_cast<double>(element) / logit_of_k();
 }
 
 double ShiftedLogits::sink(std::int64_t row) const
 {
-    return static_cast<double>(static_cast<const float*>(sink_.data)[head_of(row)]) - c_[static_cast<std::size_t>(row)];
+    return static_cast<double>(sinks_[static_cast<std::size_t>(head_of(row))]) - c_[static_cast<std::size_t>(row)];
 }
 
 std::int64_t ShiftedLogits::among_rows_of_q(std::int64_t row) const
@@ -186,17 +211,18 @@ std::int64_t ShiftedLogits::bytes() const
     return q_memory_.bytes() + k_memory_.bytes() + static_cast<std::int64_t>(c_.size() * sizeof(double));
 }
 
-ShiftedForward::ShiftedForward(const Call& call)
-    : call_(call), logits_(call),
-      shifted_(ForwardArgs{logits_.q(), logits_.k(), call.args.v, call.o, float32_like(lse_, call.args.lse)},
+ShiftedForward::ShiftedForward(const Call& call, Site& site)
+    : call_(call), site_(site), logits_(call, site),
+      shifted_(ForwardArgs{logits_.q(), logits_.k(), call.args.v, call.o, host_float32_like(site, lse_, call.args.lse)},
                logits_.options())
 {
     if (call.options.sink) {
-        zeros_like(sink_o_, call.o, last_extent(call.o));
-        float32_like(sink_lse_, call.args.lse);
+        zeros_like(site, sink_o_, call.o, last_extent(call.o));
+        host_float32_like(site, sink_lse_, call.args.lse);
         for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-            floats(sink_lse_)[row] = static_cast<float>(logits_.sink(row));
+            host_floats(sink_lse_)[row] = static_cast<float>(logits_.sink(row));
         }
+        sink_lse_.from_host();
     }
 }
 
@@ -204,16 +230,15 @@ void ShiftedForward::finish(const Options& merge_options)
 {
     if (call_.options.sink && logits_.rows() > 0) {
         const TensorView o = batched(call_.o, 4), lse = batched(shifted_.lse, 3);
-        const auto like = [](Buffer& buffer, const TensorView& view) {
-            return TensorView::contiguous(buffer.data(), DType::float32,
-                                          std::span(view.shape).first(static_cast<std::size_t>(view.rank)));
-        };
-        merge({o, lse}, {like(sink_o_, o), like(sink_lse_, lse)}, o, lse, merge_options);
+        site_.merge({o, lse}, {sink_o_.like(o, DType::float32), sink_lse_.like(lse, DType::float32)}, o, lse,
+                    merge_options);
     }
+    float* const all_lse = floats_on_host(lse_);
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-        floats(lse_)[row] = logits_.whole(row, floats(lse_)[row]);
+        all_lse[row] = logits_.whole(row, all_lse[row]);
     }
-    copy(shifted_.lse, call_.lse);
+    lse_.from_host();
+    site_.copy(shifted_.lse, call_.lse);
 }
 
 std::int64_t ShiftedForward::bytes() const
@@ -221,8 +246,8 @@ std::int64_t ShiftedForward::bytes() const
     return logits_.bytes() + lse_.bytes() + sink_o_.bytes() + sink_lse_.bytes();
 }
 
-ShiftedBackward::ShiftedBackward(const Call& call)
-    : call_(call), logits_(call), without_dropout_(logits_.options()), args_(shifted_args()),
+ShiftedBackward::ShiftedBackward(const Call& call, Site& site)
+    : call_(call), site_(site), logits_(call, site), without_dropout_(logits_.options()), args_(shifted_args()),
       exponentials_(exponentials_args(), without_dropout_), deltas_(args_, logits_.options()),
       gradients_(args_, logits_.options())
 {
@@ -230,8 +255,8 @@ ShiftedBackward::ShiftedBackward(const Call& call)
     exponentials_.wants_parts = deltas_.wants_parts = gradients_.wants_parts = true;
     gradients_.args.dbias = call.args.dbias;
     if (call.args.dsink) {
-        dsink_.resize(static_cast<std::size_t>(call.args.dsink.shape[0]));
-        before_.resize(dsink_.size());
+        host_float32_like(site, dsink_, call.args.dsink);
+        before_.resize(static_cast<std::size_t>(call.args.dsink.shape[0]));
     }
 }
 
@@ -241,15 +266,18 @@ BackwardArgs ShiftedBackward::shifted_args()
     BackwardArgs args = call_.args;
     args.q = logits_.q();
     args.k = logits_.k();
-    args.o = zeros_like(o_, call_.args.o, last_extent(call_.args.o));
-    const TensorView lse = float32_like(lse_, call_.args.lse);
-    copy(call_.args.lse, lse);
+    args.o = zeros_like(site_, o_, call_.args.o, last_extent(call_.args.o), Stage::always);
+    const TensorView lse = host_float32_like(site_, lse_, call_.args.lse);
+    site_.copy(call_.args.lse, lse);
+    float* const all_lse = floats_on_host(lse_);
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-        floats(lse_)[row] = logits_.shifted(row, floats(lse_)[row]);
+        all_lse[row] = logits_.shifted(row, all_lse[row]);
     }
+    lse_.from_host();
     args.lse = lse;
-    args.dq = float32_like(dq_, args.q);
-    args.dk = float32_like(dk_, args.k);
+    args.dq = float32_like(site_, dq_, args.q, last_extent(args.q), Stage::none);
+    args.dk = float32_like(site_, dk_, args.k, last_extent(args.k), Stage::none);
+    sums_view_ = float32_like(site_, sums_, args.q, 1, Stage::always);
     args.dbias = args.dsink = {};
     return args;
 }
@@ -258,37 +286,43 @@ BackwardArgs ShiftedBackward::shifted_args()
 BackwardArgs ShiftedBackward::exponentials_args()
 {
     BackwardArgs args = args_;
-    args.v = unit_rows_like(unit_v_, call_.args.v);
-    args.dout = unit_rows_like(unit_dout_, call_.args.dout);
+    args.v = unit_rows_like(site_, unit_v_, call_.args.v);
+    args.dout = unit_rows_like(site_, unit_dout_, call_.args.dout);
     return args;
 }
 
-double ShiftedBackward::sum_of(std::int64_t row)
+const float* ShiftedBackward::sums()
 {
-    return logits_.sum_of(floats(dq_) + logits_.among_rows_of_q(row) * last_extent(args_.dq));
+    site_.copy(logits_.column_of_sums(args_.dq), sums_view_);
+    return floats_on_host(sums_);
 }
 
 void ShiftedBackward::take_lse()
 {
+    const float* const all_sums = sums();
+    float* const lse = host_floats(lse_); // as it was given to the calls
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
-        const auto rounded = static_cast<double>(floats(lse_)[row]);
+        const auto rounded = static_cast<double>(lse[row]);
+        const double sum = logits_.sum_of(all_sums[logits_.among_rows_of_q(row)]);
         const double sink = call_.options.sink ? std::exp(logits_.sink(row) - rounded) : 0.0;
-        floats(lse_)[row] = static_cast<float>(rounded + std::log(sum_of(row) + sink));
+        lse[row] = static_cast<float>(rounded + std::log(sum + sink));
     }
+    lse_.from_host();
 }
 
 /// D is given as o = dO·D/|dO|², and makes dsink = -Σ p_sink·D.
 void ShiftedBackward::take_delta()
 {
-    const ConstTensorView dout = batched(call_.args.dout, 4);
-    const std::int64_t rows = dout.shape[1], heads = dout.shape[2], depth = dout.shape[3];
-    std::vector<double> dsink(dsink_.size());
+    const float* const all_sums = sums();
+    const std::vector<float> dout = floats_of(site_, call_.args.dout);
+    const std::int64_t depth = last_extent(call_.args.dout);
+    std::vector<double> dsink(before_.size());
     for (std::int64_t row = 0; row < logits_.rows(); ++row) {
         const std::int64_t head = logits_.head_of(row);
-        const double delta = sum_of(row);
-        const float* const from = static_cast<const float*>(dout.data) + row / rows / heads * dout.strides[0] +
-                                  row % rows * dout.strides[1] + head * dout.strides[2];
-        float* const to = floats(o_) + logits_.among_rows_of_q(row) * depth;
+        const std::int64_t among_rows = logits_.among_rows_of_q(row);
+        const double delta = logits_.sum_of(all_sums[among_rows]);
+        const float* const from = dout.data() + among_rows * depth;
+        float* const to = host_floats(o_) + among_rows * depth;
         const double square = std::transform_reduce(from, from + depth, 0.0, std::plus<>(), [](float x) {
             return static_cast<double>(x) * static_cast<double>(x);
         });
@@ -298,26 +332,31 @@ void ShiftedBackward::take_delta()
         });
         if (!dsink.empty() && delta != 0.0) {
             dsink[static_cast<std::size_t>(head)] -=
-                std::exp(logits_.sink(row) - static_cast<double>(floats(lse_)[row])) * delta;
+                std::exp(logits_.sink(row) - static_cast<double>(host_floats(lse_)[row])) * delta;
         }
     }
-    std::transform(dsink.begin(), dsink.end(), dsink_.begin(), [](double sum) { return static_cast<float>(sum); });
+    o_.from_host();
+    if (!dsink.empty()) {
+        std::transform(dsink.begin(), dsink.end(), host_floats(dsink_),
+                       [](double sum) { return static_cast<float>(sum); });
+    }
 }
 
 void ShiftedBackward::finish(Messages& messages)
 {
-    copy(columns_of(gradients_.args.dq, 0, last_extent(call_.args.dq)), call_.args.dq);
-    copy(columns_of(gradients_.args.dk, 0, last_extent(call_.args.dk)), call_.args.dk);
+    site_.copy(columns_of(gradients_.args.dq, 0, last_extent(call_.args.dq)), call_.args.dq);
+    site_.copy(columns_of(gradients_.args.dk, 0, last_extent(call_.args.dk)), call_.args.dk);
     if (call_.args.dsink) {
-        messages.sum(dsink_, before_);
-        std::copy(dsink_.begin(), dsink_.end(), static_cast<float*>(call_.args.dsink.data));
+        messages.sum({host_floats(dsink_), before_.size()}, before_);
+        dsink_.from_host();
+        site_.copy(dsink_.like(call_.args.dsink, DType::float32), call_.args.dsink);
     }
 }
 
 std::int64_t ShiftedBackward::bytes() const
 {
     std::int64_t bytes = logits_.bytes();
-    for (const Buffer* const buffer : {&unit_v_, &unit_dout_, &o_, &lse_, &dq_, &dk_}) {
+    for (const Buffer* const buffer : {&unit_v_, &unit_dout_, &o_, &lse_, &dq_, &dk_, &sums_}) {
         bytes += buffer->bytes();
     }
     return bytes;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include "agreement.hpp"
+#include "buffer.hpp"
+#include "site.hpp"
 #include "tensors.hpp"
 
 #include <cmath>
@@ -31,13 +33,15 @@ namespace flashomp::mpi {
 class ShiftedLogits {
 public:
     /// From call.args.lse. Takes all memory.
-    explicit ShiftedLogits(const Call& call);
+    ShiftedLogits(const Call& call, Site& site);
 
     [[nodiscard]] const ConstTensorView& q() const { return q_; }
     [[nodiscard]] const ConstTensorView& k() const { return k_; }
     [[nodiscard]] const Options& options() const { return options_; }
-    /// Σ exp(s') of a row's keys, from its dQ where dS is P and k is k().
-    [[nodiscard]] double sum_of(const float* dq_row) const;
+    /// Where dQ has Σ dS of each row, if k is k(),
+    [[nodiscard]] ConstTensorView column_of_sums(const ConstTensorView& dq) const;
+    /// and the sum that an element there stands for.
+    [[nodiscard]] double sum_of(float element) const;
 
     // Of one row, by its place in a row-major LSE.
     [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(c_.size()); }
@@ -67,7 +71,7 @@ private:
     [[nodiscard]] std::pair<double, double> columns_of_row(double lse) const;
 
     Options options_;
-    ConstTensorView sink_;
+    std::vector<float> sinks_; ///< of the heads
     std::int64_t heads_, rows_of_head_, head_dim_;
     double scale_; ///< as kernels have it, rounded to float32
     std::vector<double> c_;
@@ -75,19 +79,20 @@ private:
     ConstTensorView q_, k_;
 };
 
-/// Forward once more.
+/// Forward once more. What is done with single rows is done on the host, wherever the tensors are.
 class ShiftedForward {
 public:
     /// After a forward pass, whose LSE says how far to shift. Takes all memory.
-    explicit ShiftedForward(const Call& call);
+    ShiftedForward(const Call& call, Site& site);
 
     [[nodiscard]] const Call& call() const { return shifted_; }
-    /// After that call: o and LSE of the caller.
+    /// After that call: o and LSE of the caller. They may be under way then.
     void finish(const Options& merge_options);
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
     const Call& call_;
+    Site& site_;
     ShiftedLogits logits_;
     Buffer lse_, sink_o_, sink_lse_; ///< of the keys, and of a part that is the sink alone
     Call shifted_;
@@ -99,27 +104,30 @@ private:
 class ShiftedBackward {
 public:
     /// Takes all memory.
-    explicit ShiftedBackward(const Call& call);
+    ShiftedBackward(const Call& call, Site& site);
 
     [[nodiscard]] const Call& exponentials() const { return exponentials_; } ///< Σ P, for LSE'
     void take_lse();
     [[nodiscard]] const Call& deltas() const { return deltas_; } ///< Σ P∘dP, for D
     void take_delta();
     [[nodiscard]] const Call& gradients() const { return gradients_; }
-    /// After all of them: what the last one did not write in its place.
+    /// After all of them: what the last one did not write in its place. It may be under way then.
     void finish(Messages& messages);
     [[nodiscard]] std::int64_t bytes() const;
 
 private:
     [[nodiscard]] BackwardArgs shifted_args();
     [[nodiscard]] BackwardArgs exponentials_args();
-    [[nodiscard]] double sum_of(std::int64_t row);
+    /// The column of sums of the last call, on the host.
+    [[nodiscard]] const float* sums();
 
     const Call& call_;
+    Site& site_;
     ShiftedLogits logits_;
     Options without_dropout_;
-    Buffer unit_v_, unit_dout_, o_, lse_, dq_, dk_;
-    std::vector<float> dsink_, before_;
+    Buffer unit_v_, unit_dout_, o_, lse_, dq_, dk_, sums_, dsink_;
+    TensorView sums_view_;
+    std::vector<float> before_; ///< room for sums of dsink
     BackwardArgs args_;
     Call exponentials_, deltas_, gradients_;
 };

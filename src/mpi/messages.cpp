@@ -1,7 +1,6 @@
 #include "messages.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <fmt/format.h>
 #include <functional>
 #include <thread>
@@ -10,66 +9,64 @@ namespace flashomp::mpi {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// What is kept with a communicator of the caller's.
+struct Kept {
+    MPI_Comm duplicate = MPI_COMM_NULL;
+    int rank_on_node = 0;
+};
 
-constexpr std::size_t most_bytes = std::size_t{1} << 30; ///< of one message: MPI counts in an int
-
-/// Calls f(part) for parts that MPI can count.
-template <class Byte, class F>
-void each_part(std::span<Byte> bytes, F f)
+int free_kept(MPI_Comm /*comm*/, int /*key*/, void* attribute, void* /*extra*/)
 {
-    for (std::size_t first = 0; first < bytes.size(); first += most_bytes) {
-        f(bytes.subspan(first, std::min(most_bytes, bytes.size() - first)));
-    }
-}
-
-int free_duplicate(MPI_Comm /*comm*/, int /*key*/, void* duplicate, void* /*extra*/)
-{
-    auto* const kept = static_cast<MPI_Comm*>(duplicate);
-    const int code = MPI_Comm_free(kept);
+    auto* const kept = static_cast<Kept*>(attribute);
+    const int code = MPI_Comm_free(&kept->duplicate);
     delete kept; // NOLINT(cppcoreguidelines-owning-memory): MPI keeps it as a plain pointer
     return code;
 }
 
-/// The key under which communicators keep their duplicate.
-int duplicate_key()
+/// The key under which communicators keep it.
+int kept_key()
 {
     static const int key = [] {
         int made = MPI_KEYVAL_INVALID;
-        expect_success(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_duplicate, &made, nullptr),
+        expect_success(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_kept, &made, nullptr),
                        "MPI_Comm_create_keyval");
         return made;
     }();
     return key;
 }
 
-MPI_Comm duplicate_of(MPI_Comm comm)
+int rank_on_node(MPI_Comm comm)
+{
+    MPI_Comm node = MPI_COMM_NULL;
+    expect_success(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+    int rank = 0;
+    const int code = MPI_Comm_rank(node, &rank);
+    MPI_Comm_free(&node);
+    expect_success(code, "MPI_Comm_rank");
+    return rank;
+}
+
+const Kept& kept_with(MPI_Comm comm)
 {
     void* found = nullptr;
     int is_there = 0;
-    expect_success(MPI_Comm_get_attr(comm, duplicate_key(), static_cast<void*>(&found), &is_there),
-                   "MPI_Comm_get_attr");
+    expect_success(MPI_Comm_get_attr(comm, kept_key(), static_cast<void*>(&found), &is_there), "MPI_Comm_get_attr");
     if (is_there != 0) {
-        return *static_cast<MPI_Comm*>(found);
+        return *static_cast<Kept*>(found);
     }
-    MPI_Comm made = MPI_COMM_NULL;
-    expect_success(MPI_Comm_dup(comm, &made), "MPI_Comm_dup");
-    expect_success(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    auto* const kept = new MPI_Comm(made); // NOLINT(cppcoreguidelines-owning-memory): free_duplicate() deletes it
-    expect_success(MPI_Comm_set_attr(comm, duplicate_key(), kept), "MPI_Comm_set_attr");
-    return made;
+    Kept made;
+    expect_success(MPI_Comm_dup(comm, &made.duplicate), "MPI_Comm_dup");
+    expect_success(MPI_Comm_set_errhandler(made.duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    made.rank_on_node = rank_on_node(made.duplicate);
+    auto* const kept = new Kept(made); // NOLINT(cppcoreguidelines-owning-memory): free_kept() deletes it
+    expect_success(MPI_Comm_set_attr(comm, kept_key(), kept), "MPI_Comm_set_attr");
+    return *kept;
 }
 
 /// Waits, and lets other ranks on the same core run meanwhile: MPI_Waitall() of MPICH spins.
 void wait_for(std::span<MPI_Request> pending)
 {
-    int all = 0;
-    const auto test = [&] {
-        expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
-                       "MPI_Testall");
-        return all != 0;
-    };
-    while (!test()) {
+    while (!is_done(pending)) {
         std::this_thread::yield();
     }
 }
@@ -125,28 +122,12 @@ Messages::Messages(MPI_Comm comm)
     }
     expect_success(MPI_Comm_size(comm, &ranks_), "MPI_Comm_size");
     expect_success(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-    comm_ = ranks_ > 1 ? duplicate_of(comm) : comm;
-}
-
-void Messages::send(std::span<const std::byte> bytes, int to, Tag tag, Pending& pending)
-{
-    each_part(bytes, [&](std::span<const std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
-        expect_success(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, to, static_cast<int>(tag), comm_,
-                                 &pending.back()),
-                       "MPI_Isend");
-    });
-    bytes_sent_ += to != rank_ ? static_cast<std::int64_t>(bytes.size()) : 0;
-}
-
-void Messages::receive(std::span<std::byte> bytes, int from, Tag tag, Pending& pending)
-{
-    each_part(bytes, [&](std::span<std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
-        expect_success(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, from, static_cast<int>(tag),
-                                 comm_, &pending.back()),
-                       "MPI_Irecv");
-    });
+    comm_ = comm;
+    if (ranks_ > 1) {
+        const Kept& kept = kept_with(comm);
+        comm_ = kept.duplicate;
+        rank_on_node_ = kept.rank_on_node;
+    }
 }
 
 void Messages::send(const ConstTensorView& view, int to, Tag tag, Pending& pending)
@@ -155,8 +136,9 @@ void Messages::send(const ConstTensorView& view, int to, Tag tag, Pending& pendi
         return;
     }
     const ElementsType type(view);
-    pending.push_back(MPI_REQUEST_NULL);
-    expect_success(MPI_Isend(view.data, 1, type.get(), to, static_cast<int>(tag), comm_, &pending.back()), "MPI_Isend");
+    pending.requests.push_back(MPI_REQUEST_NULL);
+    expect_success(MPI_Isend(view.data, 1, type.get(), to, static_cast<int>(tag), comm_, &pending.requests.back()),
+                   "MPI_Isend");
     bytes_sent_ += to != rank_ ? view.elements() * size_of(view.dtype) : 0;
 }
 
@@ -166,24 +148,9 @@ void Messages::receive(const TensorView& view, int from, Tag tag, Pending& pendi
         return;
     }
     const ElementsType type(view);
-    pending.push_back(MPI_REQUEST_NULL);
-    expect_success(MPI_Irecv(view.data, 1, type.get(), from, static_cast<int>(tag), comm_, &pending.back()),
+    pending.requests.push_back(MPI_REQUEST_NULL);
+    expect_success(MPI_Irecv(view.data, 1, type.get(), from, static_cast<int>(tag), comm_, &pending.requests.back()),
                    "MPI_Irecv");
-}
-
-void Messages::wait(Pending& pending)
-{
-    const auto start = Clock::now();
-    wait_for(pending);
-    seconds_waiting_ += std::chrono::duration<double>(Clock::now() - start).count();
-    pending.clear();
-}
-
-void Messages::progress(Pending& pending)
-{
-    int all = 0;
-    expect_success(MPI_Testall(static_cast<int>(pending.size()), pending.data(), &all, MPI_STATUSES_IGNORE),
-                   "MPI_Testall");
 }
 
 std::vector<std::int64_t> Messages::all_numbers(const std::vector<std::int64_t>& mine) const
@@ -222,19 +189,19 @@ void Messages::sum(std::span<float> values, std::span<float> scratch)
     Pending pending;
     if (rank_ > 0) {
         const std::span<float> before = scratch.first(values.size());
-        receive(std::as_writable_bytes(before), rank_ - 1, Tag::sums, pending);
+        post_receive(std::as_writable_bytes(before), rank_ - 1, Tag::sums, pending.requests);
         wait(pending);
         std::transform(before.begin(), before.end(), values.begin(), values.begin(), std::plus<>());
     }
     if (rank_ + 1 < ranks_) {
-        send(std::as_bytes(values), rank_ + 1, Tag::sums, pending);
+        post_send(std::as_bytes(values), rank_ + 1, Tag::sums, pending.requests);
         wait(pending);
     }
-    each_part(std::as_writable_bytes(values), [&](std::span<std::byte> part) {
-        pending.push_back(MPI_REQUEST_NULL);
-        expect_success(
-            MPI_Ibcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_, &pending.back()),
-            "MPI_Ibcast");
+    each_message(std::as_writable_bytes(values), [&](std::span<std::byte> part) {
+        pending.requests.push_back(MPI_REQUEST_NULL);
+        expect_success(MPI_Ibcast(part.data(), static_cast<int>(part.size()), MPI_BYTE, ranks_ - 1, comm_,
+                                  &pending.requests.back()),
+                       "MPI_Ibcast");
     });
     wait(pending);
     bytes_sent_ += rank_ + 1 == ranks_ ? static_cast<std::int64_t>(values.size_bytes()) * (ranks_ - 1) : 0;

@@ -1,8 +1,10 @@
 #include "flashomp/mpi.hpp"
 
+#include "devices.hpp"
 #include "engine.hpp"
 #include "large_logits.hpp"
 #include "messages_alone.hpp"
+#include "site.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -46,13 +48,15 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
 template <class Args>
 Report alone(const Args& args, const Options& options, Scheme scheme)
 {
+    const std::unique_ptr<Site> device = args.q.memory == Memory::device ? device_sites()(options) : nullptr;
+    Site& site = device != nullptr ? *device : host_site();
     Report report;
     report.scheme = scheme == Scheme::automatic ? Scheme::ring : scheme;
     const double start = MPI_Wtime();
     if constexpr (std::is_same_v<Args, ForwardArgs>) {
-        report.last = flashomp::forward(args, options);
+        report.last = site.forward(args, options);
     } else {
-        report.last = flashomp::backward(args, options);
+        report.last = site.backward(args, options);
     }
     report.calls = 1;
     report.why = "there is one rank";
@@ -73,6 +77,7 @@ Report compute(const Ranks& ranks, const Call& call)
 {
     std::unique_ptr<const Geometry> geometry;
     std::unique_ptr<Engine> engine;
+    const WaitsAtLast waits{ranks.messages.site()};
     expect_everywhere(ranks.messages, [&] {
         geometry = std::make_unique<Geometry>(call, ranks.whole, ranks.sharding.layout, ranks.messages.rank(),
                                               ranks.choice.heads_ranks);
@@ -94,17 +99,23 @@ Report both(const Report& first, Report second)
 
 Report forward_of(const Ranks& ranks, const Call& call)
 {
-    const Report report = compute(ranks, call);
+    Report report = compute(ranks, call);
     if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return report;
     }
+    Site& site = ranks.messages.site();
     std::unique_ptr<ShiftedForward> shifted;
-    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedForward>(call); });
+    const WaitsAtLast waits{site};
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedForward>(call, site); });
     if (!is_taken_everywhere(ranks.messages, shifted->call(), ranks.whole, ranks.sharding)) {
         return report;
     }
     Report again = both(report, compute(ranks, shifted->call()));
-    expect_everywhere(ranks.messages, [&] { shifted->finish(merge_options(call.options)); });
+    expect_everywhere(ranks.messages, [&] {
+        shifted->finish(merge_options(call.options));
+        site.wait();
+        site.expect_no_failure();
+    });
     again.extra_bytes += shifted->bytes();
     return again;
 }
@@ -114,8 +125,10 @@ Report backward_of(const Ranks& ranks, const Call& call)
     if (!ranks.computes || !wants_shift(ranks.messages, call, ranks.whole, ranks.choice.heads_ranks)) {
         return compute(ranks, call);
     }
+    Site& site = ranks.messages.site();
     std::unique_ptr<ShiftedBackward> shifted;
-    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedBackward>(call); });
+    const WaitsAtLast waits{site};
+    expect_everywhere(ranks.messages, [&] { shifted = std::make_unique<ShiftedBackward>(call, site); });
     for (const Call* const each : {&shifted->exponentials(), &shifted->deltas(), &shifted->gradients()}) {
         if (!is_taken_everywhere(ranks.messages, *each, ranks.whole, ranks.sharding)) {
             return compute(ranks, call);
@@ -127,6 +140,10 @@ Report backward_of(const Ranks& ranks, const Call& call)
     expect_everywhere(ranks.messages, [&] { shifted->take_delta(); });
     report = both(report, compute(ranks, shifted->gradients()));
     shifted->finish(ranks.messages);
+    expect_everywhere(ranks.messages, [&] {
+        site.wait();
+        site.expect_no_failure();
+    });
     report.extra_bytes += shifted->bytes();
     return report;
 }
@@ -141,11 +158,22 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
         return computes ? alone(args, options, sharding.scheme) : Report{};
     }
     const double start = MPI_Wtime();
-    const Call call(args, options);
+    Options own = with_device_of_rank(options, messages.rank_on_node());
+    const Call call(args, own);
     Whole whole = agree(messages, call, sharding);
     check_sharding(sharding, ranks);
-    expect_everywhere(messages, [&] { validate(call, whole, sharding, rank, ranks); });
-    agree_on_values(messages, call);
+    std::unique_ptr<Site> device;
+    std::vector<std::int64_t> values;
+    expect_everywhere(messages, [&] {
+        if (call.memory() == Memory::device) {
+            device = device_sites()(own);
+            messages.serve(*device);
+            own = device->options_of_calls(own);
+        }
+        validate(call, whole, sharding, rank, ranks, messages.site());
+        values = common_values(call, messages.site());
+    });
+    agree_on_values(messages, values);
     const Choice choice = choose(call, whole, sharding, ranks);
     if (call.options.block_mask && choice.heads_ranks > 1) {
         whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
@@ -157,6 +185,11 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
 }
 
 } // namespace
+
+Device device_of_rank(MPI_Comm comm, const Options& options)
+{
+    return with_device_of_rank(options, Messages(comm).rank_on_node()).device;
+}
 
 Report forward(const ForwardArgs& args, const Options& options, const Sharding& sharding)
 {

@@ -21,9 +21,13 @@ ConstTensorView PartOptions::mask_of(const Piece& piece, const HeadRange& querie
     }
     const ConstTensorView bits = rows(mask_, piece, queries);
     const std::int64_t keys = piece.k.at.count;
-    unpacked_ = Buffer(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
-    const TensorView booleans = unpacked_.view(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
-    unpack_bits(bits, piece.k.at.first, booleans);
+    const std::int64_t bytes = Buffer::bytes_of(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
+    if (unpacked_.empty() || unpacked_.back().bytes() < bytes) {
+        unpacked_.emplace_back(site_, bytes);
+    }
+    const TensorView booleans =
+        unpacked_.back().view(DType::boolean, {bits.shape[0], bits.shape[1], bits.shape[2], keys});
+    site_.unpack_bits(bits, piece.k.at.first, booleans);
     return booleans;
 }
 

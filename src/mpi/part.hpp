@@ -3,9 +3,12 @@
 
 #include "agreement.hpp"
 #include "block_masks.hpp"
+#include "buffer.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"
+
+#include <vector>
 
 namespace flashomp::mpi {
 
@@ -14,9 +17,9 @@ class PartOptions {
 public:
     /// `bias` and `mask` have the rank's query heads, `first_head` of the whole being their first one.
     PartOptions(const Call& call, const ConstTensorView& bias, const ConstTensorView& mask,
-                const BlockMasks& block_masks, std::int64_t first_head)
+                const BlockMasks& block_masks, std::int64_t first_head, Site& site)
         : whole_(call.options), bias_(bias), mask_(mask), block_masks_(block_masks), is_packed_(call.is_packed()),
-          wants_parts_(call.wants_parts), first_head_(first_head)
+          wants_parts_(call.wants_parts), first_head_(first_head), site_(site)
     {
     }
 
@@ -53,7 +56,9 @@ private:
     const BlockMasks& block_masks_;
     bool is_packed_, wants_parts_;
     std::int64_t first_head_;
-    Buffer unpacked_; ///< of a mask of bits: keys need not begin with a byte
+    Site& site_;
+    /// Of a mask of bits, as keys need not begin with a byte. Calls may still read old ones.
+    std::vector<Buffer> unpacked_;
 };
 
 } // namespace flashomp::mpi

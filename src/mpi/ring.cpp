@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <numeric>
 
 namespace flashomp::mpi {
@@ -74,7 +73,7 @@ public:
     KeysOfRing(Messages& messages, const Place& place) : OnRoute(messages, place)
     {
         for (Buffer& buffer : buffers_) {
-            buffer = Buffer(place.most_bytes());
+            buffer = Buffer(messages.site(), place.most_bytes(), Stage::for_messages);
         }
     }
 
@@ -87,13 +86,18 @@ public:
                               pending_);
         }
         if (is_here(step) && goes_on(step)) {
-            messages_.send(buffer(step).first(place_.bytes_of(block_at(step))), ahead(), Tag::keys, pending_);
+            const BufferPart block = buffer(step).first(place_.bytes_of(block_at(step)));
+            if (step == 0) {
+                messages_.send(block, ahead(), Tag::keys, pending_);
+            } else {
+                messages_.pass_on(block, ahead(), Tag::keys, pending_);
+            }
         }
     }
 
     std::byte* block(int step) override { return is_here(step) && is_needed(step) ? buffer(step).data() : nullptr; }
     void end(int /*step*/) override { messages_.wait(pending_); }
-    void progress() override { Messages::progress(pending_); }
+    void progress() override { messages_.progress(); }
     [[nodiscard]] std::int64_t bytes() const override { return buffers_[0].bytes() + buffers_[1].bytes(); }
 
 private:
@@ -110,7 +114,8 @@ public:
         : OnRoute(messages, place), arriving_(static_cast<std::size_t>(place.route.ranks()))
     {
         for (int step = 0; step < place.route.ranks(); ++step) {
-            buffers_.emplace_back(is_needed(step) ? place.bytes_of(block_at(step)) : 0);
+            buffers_.emplace_back(messages.site(), is_needed(step) ? place.bytes_of(block_at(step)) : 0,
+                                  Stage::for_messages);
         }
     }
 
@@ -124,16 +129,18 @@ public:
         const Route& route = place_.route;
         for (int later = 1; later < route.ranks(); ++later) {
             if (is_needed(later)) {
-                messages_.receive(buffers_[index(later)].span(), place_.member(block_at(later)), Tag::keys,
+                messages_.receive(buffers_[index(later)].all(), place_.member(block_at(later)), Tag::keys,
                                   arriving_[index(later)]);
             }
         }
+        std::vector<int> seeing;
         for (int later = 1; later < route.ranks(); ++later) {
             const int to = route.rank_of(place_.rank, later);
             if (route.needs(to, place_.rank)) {
-                messages_.send(buffers_[0].span(), place_.member(to), Tag::keys, leaving_);
+                seeing.push_back(place_.member(to));
             }
         }
+        messages_.send(buffers_[0].all(), seeing, Tag::keys, leaving_);
     }
 
     std::byte* block(int step) override { return is_needed(step) ? buffers_[index(step)].data() : nullptr; }
@@ -146,7 +153,7 @@ public:
             messages_.wait(leaving_);
         }
     }
-    void progress() override { Messages::progress(leaving_); }
+    void progress() override { messages_.progress(); }
     [[nodiscard]] std::int64_t bytes() const override
     {
         return std::accumulate(buffers_.begin(), buffers_.end(), std::int64_t{0},
@@ -161,24 +168,25 @@ private:
     Pending leaving_;
 };
 
-std::span<float> floats(Buffer& buffer, std::int64_t bytes)
+void copy_floats(const Buffer& from, const Buffer& to, std::int64_t bytes)
 {
-    return {reinterpret_cast<float*>(buffer.data()), static_cast<std::size_t>(bytes) / sizeof(float)};
+    to.site().copy(from.floats(bytes), to.floats(bytes));
 }
 
-void add_to(std::span<float> sums, std::span<const float> terms)
+void add_floats(const Buffer& terms, const Buffer& sums, std::int64_t bytes)
 {
-    std::transform(sums.begin(), sums.end(), terms.begin(), sums.begin(), std::plus<>());
+    sums.site().add(terms.floats(bytes), sums.floats(bytes));
 }
 
 /// Sums travel one step behind their block, each rank adds its part, and the last one sends them home.
 class GradientsOfRing : public Gradients, OnRoute {
 public:
     GradientsOfRing(Messages& messages, const Place& place)
-        : OnRoute(messages, place), part_(place.most_bytes()), home_(place.bytes_of(place.rank))
+        : OnRoute(messages, place), part_(messages.site(), place.most_bytes()),
+          home_(messages.site(), place.bytes_of(place.rank), Stage::for_messages)
     {
         for (Buffer& buffer : sums_) {
-            buffer = Buffer(place.most_bytes());
+            buffer = Buffer(messages.site(), place.most_bytes(), Stage::for_messages);
         }
     }
 
@@ -189,7 +197,7 @@ public:
         const Route& route = place_.route;
         if (step == 0 && route.last_step(place_.rank) > 0) {
             const int last = route.rank_of(place_.rank, route.last_step(place_.rank));
-            messages_.receive(home_.span(), place_.member(last), Tag::home, coming_home_);
+            messages_.receive(home_.all(), place_.member(last), Tag::home, coming_home_);
         }
         if (step > 0 && is_here(step)) {
             messages_.receive(sums(step).first(bytes_at(step)), behind(), Tag::gradients, arriving_);
@@ -205,11 +213,11 @@ public:
         }
         Buffer& all = step == 0 && !goes_on(step) ? home_ : sums(step);
         if (step == 0) {
-            std::memcpy(all.data(), part_.data(), static_cast<std::size_t>(bytes_at(step)));
+            copy_floats(part_, all, bytes_at(step));
         } else {
             messages_.wait(arriving_);
             if (is_needed(step)) {
-                add_to(floats(all, bytes_at(step)), floats(part_, bytes_at(step)));
+                add_floats(part_, all, bytes_at(step));
             }
         }
         if (goes_on(step)) {
@@ -248,19 +256,20 @@ private:
 class GradientsSentHome : public Gradients, OnRoute {
 public:
     GradientsSentHome(Messages& messages, const Place& place)
-        : OnRoute(messages, place), sums_(place.bytes_of(place.rank)), terms_(place.bytes_of(place.rank))
+        : OnRoute(messages, place), sums_(messages.site(), place.bytes_of(place.rank)),
+          terms_(messages.site(), place.bytes_of(place.rank), Stage::for_messages)
     {
         for (Buffer& buffer : parts_) {
-            buffer = Buffer(place.most_bytes());
+            buffer = Buffer(messages.site(), place.most_bytes(), Stage::for_messages);
         }
     }
 
     void begin(int step) override
     {
         messages_.wait(leaving(step));
-        std::memset(part(step), 0, static_cast<std::size_t>(place_.bytes_of(block_at(step))));
+        parts_.at(static_cast<std::size_t>(step % 2)).clear(place_.bytes_of(block_at(step)));
         if (step > 0 && place_.route.needs(giver(step), place_.rank)) {
-            messages_.receive(terms_.span(), place_.member(giver(step)), Tag::home, arriving_);
+            messages_.receive(terms_.all(), place_.member(giver(step)), Tag::home, arriving_);
         }
     }
 
@@ -271,7 +280,7 @@ public:
         const std::int64_t bytes = place_.bytes_of(block_at(step));
         Buffer& mine = parts_.at(static_cast<std::size_t>(step % 2));
         if (step == 0) {
-            std::memcpy(sums_.data(), mine.data(), static_cast<std::size_t>(bytes));
+            copy_floats(mine, sums_, bytes);
             return;
         }
         if (is_needed(step)) {
@@ -279,7 +288,7 @@ public:
         }
         if (place_.route.needs(giver(step), place_.rank)) {
             messages_.wait(arriving_);
-            add_to(floats(sums_, sums_.bytes()), floats(terms_, terms_.bytes()));
+            add_floats(terms_, sums_, sums_.bytes());
         }
     }
 

@@ -1,8 +1,8 @@
 // How blocks of K and V come to the ranks that need them, and how their gradients come home.
 #pragma once
 
+#include "buffer.hpp"
 #include "messages.hpp"
-#include "tensors.hpp"
 
 #include <cstdint>
 #include <functional>

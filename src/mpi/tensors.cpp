@@ -3,16 +3,13 @@
 #include "convert.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
-#include <new>
-#include <numeric>
 
 namespace flashomp::mpi {
 
 namespace {
-
-constexpr std::size_t alignment = 64; // of vectors and cache lines
 
 /// Calls f(index of the first three axes as offsets in elements of a and of b) for each row of the last axis.
 template <class F>
@@ -50,7 +47,7 @@ std::int64_t last_stride(const ConstTensorView& view)
 
 /// to = f(from), element by element.
 template <class To, class From, class F>
-void convert(const ConstTensorView& from, const TensorView& to, F f)
+void each_element(const ConstTensorView& from, const TensorView& to, F f)
 {
     const std::int64_t count = last_extent(from), step_from = last_stride(from), step_to = last_stride(to);
     each_row(from, to, [&](std::int64_t at_from, std::int64_t at_to) {
@@ -63,28 +60,6 @@ void convert(const ConstTensorView& from, const TensorView& to, F f)
 }
 
 } // namespace
-
-Buffer::Buffer(std::int64_t bytes)
-    : memory_(static_cast<std::byte*>(
-          ::operator new (static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), std::align_val_t{alignment}))),
-      bytes_(bytes)
-{
-}
-
-void Buffer::Free::operator()(std::byte* memory) const
-{
-    ::operator delete (memory, std::align_val_t{alignment});
-}
-
-void Buffer::clear()
-{
-    std::memset(memory_.get(), 0, static_cast<std::size_t>(bytes_));
-}
-
-std::int64_t Buffer::bytes_of(DType dtype, std::initializer_list<std::int64_t> shape)
-{
-    return std::accumulate(shape.begin(), shape.end(), size_of(dtype), std::multiplies<>());
-}
 
 void copy(const ConstTensorView& from, const TensorView& to)
 {
@@ -109,37 +84,28 @@ void add(const ConstTensorView& terms, const TensorView& sums)
     each_row(terms, sums, [&](std::int64_t at_terms, std::int64_t at_sums) {
         const float* const term = static_cast<const float*>(terms.data) + at_terms;
         float* const sum = static_cast<float*>(sums.data) + at_sums;
+        if (step_terms == 1 && step_sums == 1) {
+            std::transform(sum, sum + count, term, sum, std::plus<>());
+            return;
+        }
         for (std::int64_t i = 0; i < count; ++i) {
             sum[i * step_sums] += term[i * step_terms];
         }
     });
 }
 
-void round_into(const ConstTensorView& from, const TensorView& to)
+void convert(const ConstTensorView& from, const TensorView& to)
 {
-    switch (from.dtype == to.dtype ? DType::float32 : to.dtype) {
-    case DType::bfloat16:
-        convert<std::uint16_t, float>(from, to, [](float x) { return io::bfloat16_from(static_cast<double>(x)); });
-        return;
-    case DType::float16:
-        convert<std::uint16_t, float>(from, to, [](float x) { return io::float16_from(static_cast<double>(x)); });
-        return;
-    default:
+    if (from.dtype == to.dtype) {
         copy(from, to);
-    }
-}
-
-void widen_into(const ConstTensorView& from, const TensorView& to)
-{
-    switch (from.dtype) {
-    case DType::bfloat16:
-        convert<float, std::uint16_t>(from, to, io::float_from_bfloat16);
-        return;
-    case DType::float16:
-        convert<float, std::uint16_t>(from, to, io::float_from_float16);
-        return;
-    default:
-        copy(from, to);
+    } else if (from.dtype == DType::bfloat16) {
+        each_element<float, std::uint16_t>(from, to, io::float_from_bfloat16);
+    } else if (from.dtype == DType::float16) {
+        each_element<float, std::uint16_t>(from, to, io::float_from_float16);
+    } else if (to.dtype == DType::bfloat16) {
+        each_element<std::uint16_t, float>(from, to, [](float x) { return io::bfloat16_from(static_cast<double>(x)); });
+    } else {
+        each_element<std::uint16_t, float>(from, to, [](float x) { return io::float16_from(static_cast<double>(x)); });
     }
 }
 

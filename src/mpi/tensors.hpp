@@ -1,47 +1,13 @@
-// Memory of this library's own, and parts, copies, sums and roundings of tensors.
+// Parts of tensors, and copies, sums and roundings of those on the host.
 #pragma once
 
 #include "flashomp/tensor.hpp"
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
+#include <type_traits>
 
 namespace flashomp::mpi {
-
-/// Aligned memory on the host. Moves, does not copy; the memory stays where it is.
-class Buffer {
-public:
-    Buffer() = default;
-    explicit Buffer(std::int64_t bytes); ///< indeterminate bytes; throws std::bad_alloc
-    Buffer(DType dtype, std::initializer_list<std::int64_t> shape) : Buffer(bytes_of(dtype, shape)) {}
-
-    [[nodiscard]] std::byte* data() { return memory_.get(); }
-    [[nodiscard]] const std::byte* data() const { return memory_.get(); }
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    [[nodiscard]] std::span<std::byte> span() { return {memory_.get(), static_cast<std::size_t>(bytes_)}; }
-    [[nodiscard]] std::span<std::byte> first(std::int64_t bytes)
-    {
-        return {memory_.get(), static_cast<std::size_t>(bytes)};
-    }
-    /// A row-major tensor at its beginning.
-    [[nodiscard]] TensorView view(DType dtype, std::initializer_list<std::int64_t> shape)
-    {
-        return TensorView::contiguous(memory_.get(), dtype, shape);
-    }
-    void clear(); ///< to zeros
-
-    [[nodiscard]] static std::int64_t bytes_of(DType dtype, std::initializer_list<std::int64_t> shape);
-
-private:
-    struct Free {
-        void operator()(std::byte* memory) const;
-    };
-    std::unique_ptr<std::byte, Free> memory_;
-    std::int64_t bytes_ = 0;
-};
 
 /// `count` of an axis from `first` on.
 template <class Pointer>
@@ -94,10 +60,8 @@ template <class Pointer>
 void copy(const ConstTensorView& from, const TensorView& to);
 /// sums += terms, of one shape, both float32.
 void add(const ConstTensorView& terms, const TensorView& sums);
-/// Each element once, to the nearest with ties to even: from float32, or the same dtype, to any dtype of results.
-void round_into(const ConstTensorView& from, const TensorView& to);
-/// To float32, exactly.
-void widen_into(const ConstTensorView& from, const TensorView& to);
+/// From one of float32 and 16 bits to another, each element once, to the nearest with ties to even.
+void convert(const ConstTensorView& from, const TensorView& to);
 /// Booleans [1|B, 1|Hq, 1|Nq, count] of a mask of bits, keys [first, first + count).
 void unpack_bits(const ConstTensorView& bits, std::int64_t first, const TensorView& booleans);
 void fill(const TensorView& tensor, float value);

@@ -1,6 +1,9 @@
 // What one rank does otherwise is told on all ranks, in one sentence, and none of them waits for ever.
 #include "engine.hpp"
+#include "fake_device.hpp"
 #include "on_ranks.hpp"
+
+#include "flashomp/device.hpp"
 
 #include <array>
 #include <string>
@@ -80,9 +83,11 @@ const std::vector<Otherwise>& others()
         {"padding", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { --r.options.key_padding_mask.shape[1]; },
          "key_padding_mask is boolean [2, 31]"},
         {"device memory", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.q.memory = Memory::device; },
-         "device memory for q"},
+         "the memory of q is"},
+        {"memory of k", [](OnRanks&, BackwardArgs& a, mpi::Sharding&) { a.k.memory = Memory::device; },
+         "all tensors must be in one memory"},
         {"machine", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.threads = -1; }, "threads was -1"},
-        {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream was given"},
+        {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream"},
         {"positions", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.positions_q.whole = 5; },
          "positions was given"},
         {"values",
@@ -100,6 +105,9 @@ TEST(Disagreement, IsToldOnAllRanks)
         return;
     }
     for (const Otherwise& other : others()) {
+        if (test_device() == TestDevice::gpu && std::string(other.name) == "stream") {
+            continue; // CUDA's default stream is as good as none
+        }
         SCOPED_TRACE(other.name);
         AttentionCase attention(shape, DType::float32, 8);
         attention.add_sink();
@@ -112,7 +120,7 @@ TEST(Disagreement, IsToldOnAllRanks)
         if (rank() == ranks() - 1) {
             other.change(on_ranks, args, sharding);
         }
-        const std::string said = refusal([&] { mpi::backward(args, on_ranks.options, sharding); });
+        const std::string said = refusal([&] { sharded_backward(args, on_ranks.options, sharding); });
         expect_same_everywhere(said);
         EXPECT_NE(said.find(other.words), std::string::npos) << said;
         EXPECT_NE(said.find("rank " + std::to_string(ranks() - 1)), std::string::npos) << said;
@@ -130,9 +138,9 @@ TEST(Disagreement, OfThePass)
     OnRanks on_ranks(attention, {});
     const std::string said = refusal([&] {
         if (rank() == 0) {
-            mpi::forward(on_ranks.forward_args(), on_ranks.options);
+            sharded_forward(on_ranks.forward_args(), on_ranks.options);
         } else {
-            mpi::backward(on_ranks.backward_args(), on_ranks.options);
+            sharded_backward(on_ranks.backward_args(), on_ranks.options);
         }
     });
     expect_same_everywhere(said);
@@ -153,7 +161,7 @@ TEST(Disagreement, WithTheLibrary)
         OnRanks on_ranks(attention, sharding, lengths, lengths);
         change(attention, on_ranks);
         const std::string sentence =
-            refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options, sharding); });
+            refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); });
         expect_same_everywhere(sentence);
         return sentence;
     };
@@ -179,7 +187,7 @@ TEST(Disagreement, WithTheLibrary)
     AttentionCase attention(shape, DType::float32, 11);
     OnRanks on_ranks(attention, {MPI_COMM_WORLD, Layout::contiguous, Scheme::ring, 0}, lengths, lengths);
     const std::string zigzag = refusal([&] {
-        mpi::forward(on_ranks.forward_args(), on_ranks.options, {MPI_COMM_WORLD, Layout::zigzag, Scheme::ring, 0});
+        sharded_forward(on_ranks.forward_args(), on_ranks.options, {MPI_COMM_WORLD, Layout::zigzag, Scheme::ring, 0});
     });
     expect_same_everywhere(zigzag);
     EXPECT_NE(zigzag.find("zigzag shards of 32 rows"), std::string::npos) << zigzag;
@@ -228,6 +236,47 @@ TEST(Failure, InTheMiddleIsToldOnAllRanks)
     static_cast<void>(on_ranks.run()); // the communicator is as good as before
 }
 
+/// Work that was queued fails when the engine has gone on.
+TEST(Failure, OfADeviceIsToldOnAllRanks)
+{
+    if (ranks() == 1 || test_device() != TestDevice::fake) {
+        return;
+    }
+    AttentionCase attention(shape, DType::float32, 15);
+    for (const auto& [name, sharding] : shardings(4)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        if (rank() == 0) {
+            fail_on_fake_device("a kernel failed.");
+        }
+        try {
+            sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding);
+            ADD_FAILURE() << "no exception";
+        } catch (const RunFailure& failed) {
+            EXPECT_STREQ(failed.what(), "rank 0: a kernel failed.");
+        }
+        static_cast<void>(on_ranks.run());
+    }
+}
+
+/// Tensors that are said to be on a GPU where there is none.
+TEST(Device, ThatIsNotThereIsRefused)
+{
+    if (test_device() != TestDevice::none || !devices().empty()) {
+        return;
+    }
+    AttentionCase attention(shape, DType::float32, 16);
+    OnRanks on_ranks(attention, {});
+    ForwardArgs args = on_ranks.forward_args();
+    for (ConstTensorView* const view : {&args.q, &args.k, &args.v}) {
+        view->memory = Memory::device;
+    }
+    args.o.memory = args.lse.memory = Memory::device;
+    const std::string said = refusal([&] { mpi::forward(args, on_ranks.options); });
+    expect_same_everywhere(said);
+    EXPECT_NE(said.find("in device memory, but the call runs on"), std::string::npos) << said;
+}
+
 /// What a rank's environment refuses is told before anything moves.
 TEST(Failure, OfARanksEnvironment)
 {
@@ -239,7 +288,7 @@ TEST(Failure, OfARanksEnvironment)
     if (rank() == ranks() - 1) {
         setenv("FLASHOMP_HOST_ISA", "no such set", 1);
     }
-    const std::string said = refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options); });
+    const std::string said = refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options); });
     unsetenv("FLASHOMP_HOST_ISA");
     expect_same_everywhere(said);
     EXPECT_NE(said.find("FLASHOMP_HOST_ISA"), std::string::npos) << said;
@@ -251,8 +300,9 @@ TEST(Communicator, ThatIsNoneIsRefused)
     OnRanks on_ranks(attention, {});
     mpi::Sharding sharding;
     sharding.comm = MPI_COMM_NULL;
-    EXPECT_NE(refusal([&] { mpi::forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
-              std::string::npos);
+    EXPECT_NE(
+        refusal([&] { sharded_forward(on_ranks.forward_args(), on_ranks.options, sharding); }).find("MPI_COMM_NULL"),
+        std::string::npos);
 }
 
 } // namespace

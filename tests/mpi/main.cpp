@@ -1,6 +1,9 @@
 // GoogleTest under mpirun: every rank runs every test, and the program fails where one of them fails on any rank. Rank
 // 0 prints; what fails elsewhere names its rank.
+#include "fake_device.hpp"
 #include "on_ranks.hpp"
+
+#include "flashomp/device.hpp"
 
 #include <cstdio>
 #include <gtest/gtest.h>
@@ -30,6 +33,14 @@ private:
 int main(int argc, char** argv)
 {
     MPI_Init(&argc, &argv);
+    using flashomp::testing::TestDevice;
+    if (flashomp::testing::test_device() == TestDevice::fake) {
+        flashomp::testing::install_fake_device();
+    } else if (flashomp::testing::test_device() == TestDevice::gpu && flashomp::devices().empty()) {
+        std::puts("skipped: no GPU on this machine");
+        MPI_Finalize();
+        return 0;
+    }
     testing::InitGoogleTest(&argc, argv);
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -23,8 +23,8 @@ TEST(Sharded, OneRankIsASingleCallToTheBit)
     sharding.comm = MPI_COMM_SELF;
     for (const mpi::Layout layout : {mpi::Layout::contiguous, mpi::Layout::zigzag}) {
         sharding.layout = layout;
-        mpi::forward(attention.forward_args(), attention.options, sharding);
-        mpi::backward(attention.backward_args(), attention.options, sharding);
+        sharded_forward(attention.forward_args(), attention.options, sharding);
+        sharded_backward(attention.backward_args(), attention.options, sharding);
         expect_same_bits(single, attention.take_results());
         attention.poison_outputs();
     }
@@ -32,6 +32,7 @@ TEST(Sharded, OneRankIsASingleCallToTheBit)
 
 TEST(Sharded, RunsHaveTheSameBits)
 {
+    const int runs = test_device() == TestDevice::fake ? 5 : 20;
     for (const auto& [dtype, scale] :
          {std::pair{DType::float32, 0.25}, std::pair{DType::bfloat16, 0.25}, std::pair{DType::float32, large_scale}}) {
         AttentionCase attention(shape, dtype, 2);
@@ -47,7 +48,7 @@ TEST(Sharded, RunsHaveTheSameBits)
             OnRanks on_ranks(attention, sharding);
             static_cast<void>(on_ranks.run());
             const Results first = on_ranks.all();
-            for (int again = 0; again < 20; ++again) {
+            for (int again = 0; again < runs; ++again) {
                 on_ranks.poison(dtype);
                 on_ranks.options.bias = std::as_const(on_ranks.bias).view();
                 static_cast<void>(on_ranks.run());
@@ -118,7 +119,7 @@ TEST(Sharded, DsinkMayBeLeftOut)
         }
         BackwardArgs args = on_ranks.backward_args();
         args.dsink = {};
-        mpi::backward(args, on_ranks.options, sharding);
+        sharded_backward(args, on_ranks.options, sharding);
         expect_same_bits(with_dsink, on_ranks.all());
     }
 }
@@ -170,7 +171,7 @@ TEST(Sharded, ReportsSayWhatWasDone)
         const Reports reports = on_ranks.run();
         EXPECT_EQ(reports.forward.scheme, sharding.scheme);
         EXPECT_FALSE(reports.forward.why.empty());
-        EXPECT_EQ(reports.backward.last.backend, "openmp");
+        EXPECT_FALSE(reports.backward.last.backend.empty());
         EXPECT_GT(reports.backward.calls, 0);
         EXPECT_GT(reports.backward.seconds, 0.0);
         EXPECT_GE(reports.backward.seconds, reports.backward.seconds_computing);
