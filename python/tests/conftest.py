@@ -91,7 +91,7 @@ def tensors(rng, batch=2, rows=33, columns=47, heads=4, heads_kv=2, depth=24, de
 
 def assert_close(got, expected, bound=3e-5):
     """The largest error, relative to the largest number; infinities agree."""
-    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    got, expected = (np.asarray(x.cpu() if hasattr(x, "cpu") else x, np.float64) for x in (got, expected))
     assert got.shape == expected.shape
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(got[~finite], expected[~finite])

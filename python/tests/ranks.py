@@ -1,4 +1,5 @@
-"""For test_distributed.py: processes that are the ranks of torch.distributed over gloo, started once for all tests."""
+"""For test_distributed.py and test_distributed_cuda.py: processes that are the ranks of torch.distributed, started once for
+all tests, over gloo, or over NCCL with a GPU each."""
 
 import os
 import traceback
@@ -11,10 +12,17 @@ import torch.multiprocessing as mp
 PATIENCE = 60
 
 
-def _serve(rank, world, store, pipe):
+def home():
+    """Where tensors of this process are: on its GPU where it is a rank over NCCL."""
+    return "cuda" if dist.is_initialized() and dist.get_backend() == "nccl" else "cpu"
+
+
+def _serve(rank, world, backend, store, pipe):
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's own name need not resolve
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
     # The last processes, so that a rank of a group is not the rank of its process.
     groups = {size: dist.new_group(list(range(world - size, world))) for size in range(1, world + 1)}
     while True:
@@ -27,12 +35,13 @@ def _serve(rank, world, store, pipe):
 
 
 class Ranks:
-    def __init__(self, world, store):
+    def __init__(self, world, store, backend="gloo"):
+        self.world = world
         context = mp.get_context("spawn")
         self.pipes, self.processes = [], []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world, str(store), theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world, backend, str(store), theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)

@@ -13,11 +13,11 @@ if not dist.is_available() or not dist.is_gloo_available():
 import flashomp  # noqa: E402
 import flashomp.torch  # noqa: E402
 import flashomp.torch.distributed as ours  # noqa: E402
-from ranks import Ranks  # noqa: E402
+from ranks import Ranks, home  # noqa: E402
 
 
 def first_call(group):
-    q, k, v = (torch.ones(1, 1, 1, 1) for _ in range(3))
+    q, k, v = (torch.ones(1, 1, 1, 1, device=home()) for _ in range(3))
     assert ours.attention(q, k, v) == 1  # without a group: all processes
 
 
@@ -30,12 +30,12 @@ def ranks(tmp_path_factory):
 
 
 def draw(seed, *shape, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(home(), dtype)
 
 
 def case(name, rows, columns, heads, dtype=torch.float32):
     """The options of a case, as one process takes them."""
-    padding = torch.ones(2, columns, dtype=torch.bool)
+    padding = torch.ones(2, columns, dtype=torch.bool, device=home())
     padding[0, columns // 2:columns // 2 + 9] = False
     return {
         "plain": {},
@@ -178,12 +178,12 @@ def sixteen_bits(group, dtype, scheme, mean):
     q, dout = draw(1, 2, 61, 4, 16, dtype=dtype), draw(2, 2, 61, 4, 16, dtype=dtype)
     k, v = draw(3, 2, 83, 2, 16, dtype=dtype), (draw(4, 2, 83, 2, 16) + mean).to(dtype)
     options = {"causal": "bottom_right"}
-    exact = reference(*(x.float().numpy() for x in (q, k, v, dout)), **options)
+    exact = reference(*(x.float().cpu().numpy() for x in (q, k, v, dout)), **options)
     alone = run(flashomp.torch.attention, q, k, v, dout, options)
     got = run_sharded(group, q, k, v, dout, options, SCHEMES[scheme])
     for what in ("o", "dq", "dk", "dv"):
         assert got[what].dtype == dtype
-        error, error_alone = (np.abs(x[what].double().numpy() - exact[what]).max() for x in (got, alone))
+        error, error_alone = (np.abs(x[what].double().cpu().numpy() - exact[what]).max() for x in (got, alone))
         rounding = torch.finfo(dtype).eps / 2 * np.abs(exact[what]).max()
         assert error <= error_alone + rounding, f"{what}: {error} against {error_alone} of one process"
     assert_close(got["lse"], exact["lse"], 1e-4)
@@ -237,7 +237,7 @@ def packed(group, scheme, local, with_bias):
     layout, ranks, rank = SCHEMES[scheme].get("layout", "contiguous"), dist.get_world_size(group), dist.get_rank(group)
     q, dout = draw(1, 60, 4, 8), draw(2, 60, 4, 8)
     k, v = draw(3, 71, 2, 8), draw(4, 71, 2, 8)
-    as_tensor = lambda starts: torch.tensor(starts, dtype=torch.int32)  # noqa: E731
+    as_tensor = lambda starts: torch.tensor(starts, dtype=torch.int32, device=home())  # noqa: E731
     options = {"causal": "bottom_right", "window": (11, 2), "alibi_slopes": draw(5, 5, 4).abs(), "sink": draw(6, 4)}
     if with_bias:  # of the longest sequences, 34 queries and 27 keys
         options = {"bias": draw(7, 5, 4, 34, 27), "mask": draw(8, 1, 1, 34, 27) > -1, "key_padding_mask": draw(9, 5, 27) > -1,
@@ -250,7 +250,7 @@ def packed(group, scheme, local, with_bias):
         sequences = [range(a, b) for a, b in zip(starts[:-1], starts[1:])] if local else [range(starts[-1])]
         rows, ends = [], [0]
         for sequence in sequences:
-            rows.append(ours.shard(torch.tensor(sequence, dtype=torch.int64), 0, layout, group))
+            rows.append(ours.shard(torch.tensor(sequence, dtype=torch.int64, device=home()), 0, layout, group))
             ends.append(ends[-1] + len(rows[-1]))
         return torch.cat(rows), as_tensor(ends if local else starts)
 
@@ -277,13 +277,13 @@ def same_as_flash_attn(group):
     from flashomp import flash_attn
 
     qkv, dout = draw(1, 2, 41, 3, 4, 8), draw(2, 2, 41, 4, 8)
-    starts, flat, dout_flat = torch.tensor([0, 17, 41], dtype=torch.int32), draw(3, 41, 3, 4, 8), draw(4, 41, 4, 8)
+    starts, flat, dout_flat = torch.tensor([0, 17, 41], dtype=torch.int32, device=home()), draw(3, 41, 3, 4, 8), draw(4, 41, 4, 8)
     words = {"causal": True, "window_size": (9, -1), "alibi_slopes": draw(5, 4).abs(), "softmax_scale": 0.3}
     for prefix, layout in (("ring_flash_attn_", "contiguous"), ("zigzag_ring_flash_attn_", "zigzag")):
         cut = lambda x: ours.shard(x, 1, layout, group)  # noqa: E731
-        of_sequence = [ours.shard(torch.arange(a, b), 0, layout, group) for a, b in ((0, 17), (17, 41))]
+        of_sequence = [ours.shard(torch.arange(a, b, device=home()), 0, layout, group) for a, b in ((0, 17), (17, 41))]
         rows = torch.cat(of_sequence)
-        local = torch.tensor([0, len(of_sequence[0]), len(rows)], dtype=torch.int32)
+        local = torch.tensor([0, len(of_sequence[0]), len(rows)], dtype=torch.int32, device=home())
         for form in ("", "kvpacked_", "qkvpacked_"):
             split = lambda x: {"": x.unbind(-3), "kvpacked_": (x.select(-3, 0), x.narrow(-3, 1, 2)),  # noqa: E731
                                "qkvpacked_": (x,)}[form]
