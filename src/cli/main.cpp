@@ -29,6 +29,7 @@ constexpr const char* examples = R"(Examples:
 
 } // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): no memory for the flags ends the program
 int main(int argc, char** argv)
 {
     CLI::App app(about, "flashomp");

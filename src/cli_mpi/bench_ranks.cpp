@@ -70,6 +70,7 @@ std::vector<cost::Shape> shapes_or_usual(const ShapeFlags& what)
         return shapes_of(what);
     }
     std::vector<cost::Shape> shapes;
+    shapes.reserve(usual_shapes.size());
     for (const char* const name : usual_shapes) {
         shapes.push_back(cost::parse_shape(name));
     }

@@ -75,6 +75,7 @@ int run(int argc, char** argv, const cli::Ranks& ranks, const std::function<void
 
 } // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): no memory for the flags ends the program
 int main(int argc, char** argv)
 {
     MPI_Init(&argc, &argv);

@@ -63,9 +63,8 @@ void put_together(const ConstTensorView& shard, const TensorView& whole, int axi
 
 } // namespace
 
-Shards::Shards(const ConstTensorView& q, const ConstTensorView& k, const Options& options,
-               const mpi::Sharding& sharding)
-    : sharding_(sharding), options_(options)
+Shards::Shards(const ConstTensorView& q, const ConstTensorView& k, Options options, const mpi::Sharding& sharding)
+    : sharding_(sharding), options_(std::move(options))
 {
     const auto at = static_cast<std::size_t>(axis());
     rows_q_ = positions_of(sharding, q.shape.at(at));

@@ -24,7 +24,7 @@ public:
 
 protected:
     ~Shards() = default;
-    Shards(const ConstTensorView& q, const ConstTensorView& k, const Options& options, const mpi::Sharding& sharding);
+    Shards(const ConstTensorView& q, const ConstTensorView& k, Options options, const mpi::Sharding& sharding);
 
     /// This rank's rows of a tensor, in memory of their own.
     [[nodiscard]] TensorView rows_of(const ConstTensorView& whole, int axis, const Positions& rows);
