@@ -4,8 +4,6 @@
 
 #include "device_work.hpp"
 
-#include "flashomp/prepared.hpp"
-
 #include <exception>
 #include <string>
 #include <utility>
@@ -32,28 +30,6 @@ public:
 
     std::shared_ptr<std::byte> allocate(std::int64_t bytes) override { return work_.memory(bytes); }
     std::shared_ptr<std::byte> allocate_stage(std::int64_t bytes) override { return work_.page_locked(bytes); }
-
-    flashomp::Report forward(const ForwardArgs& args, const Options& options) override
-    {
-        return flashomp::forward(args, options);
-    }
-    flashomp::Report backward(const BackwardArgs& args, const Options& options) override
-    {
-        return flashomp::backward(args, options);
-    }
-    void merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
-               const Options& options) override
-    {
-        flashomp::merge(a, b, o, lse, options);
-    }
-    void prepare(const ForwardArgs& args, const Options& options) override
-    {
-        static_cast<void>(flashomp::prepare(args, options));
-    }
-    void prepare(const BackwardArgs& args, const Options& options) override
-    {
-        static_cast<void>(flashomp::prepare(args, options));
-    }
 
     void copy(const ConstTensorView& from, const TensorView& to) noexcept override
     {

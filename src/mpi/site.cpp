@@ -26,28 +26,6 @@ public:
     }
     std::shared_ptr<std::byte> allocate_stage(std::int64_t bytes) override { return allocate(bytes); }
 
-    flashomp::Report forward(const ForwardArgs& args, const Options& options) override
-    {
-        return flashomp::forward(args, options);
-    }
-    flashomp::Report backward(const BackwardArgs& args, const Options& options) override
-    {
-        return flashomp::backward(args, options);
-    }
-    void merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
-               const Options& options) override
-    {
-        flashomp::merge(a, b, o, lse, options);
-    }
-    void prepare(const ForwardArgs& args, const Options& options) override
-    {
-        static_cast<void>(flashomp::prepare(args, options));
-    }
-    void prepare(const BackwardArgs& args, const Options& options) override
-    {
-        static_cast<void>(flashomp::prepare(args, options));
-    }
-
     void copy(const ConstTensorView& from, const TensorView& to) noexcept override { mpi::copy(from, to); }
     void add(const ConstTensorView& terms, const TensorView& sums) noexcept override { mpi::add(terms, sums); }
     void convert(const ConstTensorView& from, const TensorView& to) noexcept override { mpi::convert(from, to); }
@@ -75,6 +53,31 @@ public:
 };
 
 } // namespace
+
+flashomp::Report Site::forward(const ForwardArgs& args, const Options& options)
+{
+    return flashomp::forward(args, options);
+}
+
+flashomp::Report Site::backward(const BackwardArgs& args, const Options& options)
+{
+    return flashomp::backward(args, options);
+}
+
+void Site::merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
+{
+    flashomp::merge(a, b, o, lse, options);
+}
+
+void Site::prepare(const ForwardArgs& args, const Options& options)
+{
+    static_cast<void>(flashomp::prepare(args, options));
+}
+
+void Site::prepare(const BackwardArgs& args, const Options& options)
+{
+    static_cast<void>(flashomp::prepare(args, options));
+}
 
 Site& host_site()
 {

@@ -34,12 +34,12 @@ public:
 
     // Calls, as flashomp's functions of these names; prepare() judges and computes nothing.
 
-    virtual flashomp::Report forward(const ForwardArgs& args, const Options& options) = 0;
-    virtual flashomp::Report backward(const BackwardArgs& args, const Options& options) = 0;
+    virtual flashomp::Report forward(const ForwardArgs& args, const Options& options);
+    virtual flashomp::Report backward(const BackwardArgs& args, const Options& options);
     virtual void merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
-                       const Options& options) = 0;
-    virtual void prepare(const ForwardArgs& args, const Options& options) = 0;
-    virtual void prepare(const BackwardArgs& args, const Options& options) = 0;
+                       const Options& options);
+    virtual void prepare(const ForwardArgs& args, const Options& options);
+    virtual void prepare(const BackwardArgs& args, const Options& options);
 
     // Elements, as the functions of tensors.hpp. A failure does not stop messages: expect_no_failure() tells it.
 
