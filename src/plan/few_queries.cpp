@@ -26,9 +26,10 @@ std::int64_t block_bytes(const Hardware& hardware)
     return (hardware.core_cache_bytes > 0 ? hardware.core_cache_bytes : typical_cache_bytes) / 4;
 }
 
+/// Of q's type: so the blocks, and with them the bits, of a cache of 8 bits are those of a cache of its products.
 std::int64_t key_bytes(const Problem& problem)
 {
-    return static_cast<std::int64_t>(size_of(problem.k.dtype)) * (problem.head_dim + problem.head_dim_v);
+    return static_cast<std::int64_t>(size_of(problem.dtype)) * (problem.head_dim + problem.head_dim_v);
 }
 
 constexpr int fewest_keys = 16, most_keys = 128;
