@@ -1,7 +1,7 @@
 #include "ranks.hpp"
 
-#include "agreement.hpp"
 #include "commands.hpp"
+#include "everywhere.hpp"
 #include "messages.hpp"
 
 #include <chrono>

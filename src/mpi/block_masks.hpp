@@ -2,10 +2,11 @@
 // all rows of the group, and needs those of all members.
 #pragma once
 
-#include "agreement.hpp"
 #include "buffer.hpp"
+#include "call.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
+#include "messages.hpp"
 
 #include <cstdint>
 #include <vector>

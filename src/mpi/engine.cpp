@@ -1,5 +1,7 @@
 #include "engine.hpp"
 
+#include "everywhere.hpp"
+
 #include <algorithm>
 #include <utility>
 

@@ -2,10 +2,11 @@
 // one rank, Ulysses one group. Both passes have this in common.
 #pragma once
 
-#include "agreement.hpp"
+#include "call.hpp"
 #include "cost.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
+#include "messages.hpp"
 #include "part.hpp"
 #include "ring.hpp"
 #include "site.hpp"

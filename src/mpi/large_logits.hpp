@@ -7,8 +7,9 @@
 // (docs/distributed.md, "Large logits").
 #pragma once
 
-#include "agreement.hpp"
 #include "buffer.hpp"
+#include "call.hpp"
+#include "messages.hpp"
 #include "site.hpp"
 #include "tensors.hpp"
 

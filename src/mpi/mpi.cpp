@@ -1,10 +1,13 @@
 #include "flashomp/mpi.hpp"
 
+#include "agreement.hpp"
 #include "devices.hpp"
 #include "engine.hpp"
+#include "everywhere.hpp"
 #include "large_logits.hpp"
 #include "messages_alone.hpp"
 #include "site.hpp"
+#include "validation.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 // The options of a call on one piece: what the whole's say of its sequence, rows, keys and heads.
 #pragma once
 
-#include "agreement.hpp"
 #include "block_masks.hpp"
 #include "buffer.hpp"
+#include "call.hpp"
 #include "heads.hpp"
 #include "layout.hpp"
 #include "tensors.hpp"

@@ -1,4 +1,5 @@
 // What one rank does otherwise is told on all ranks, in one sentence, and none of them waits for ever.
+#include "agreement.hpp"
 #include "engine.hpp"
 #include "fake_device.hpp"
 #include "on_ranks.hpp"
