@@ -169,7 +169,7 @@ Column<A> row_terms(const Stored<A>& stored, const Part<A>& v, const Matrix<A>& 
         return dout.cwiseProduct(stored.o).rowwise().sum();
     } else {
         using Scalar = typename A::Scalar;
-        Matrix<A> dp = stored.visible.select(rounded<A>(dout * v.transpose()), Scalar{0});
+        Matrix<A> dp = stored.visible.select(rounded<A>(product_by_transposed<Scalar>(dout, v)), Scalar{0});
         if (stored.dropout.size() > 0) {
             dp = rounded<A>(dp.cwiseProduct(stored.dropout));
         }
@@ -200,7 +200,8 @@ KeysResult<A> key_gradients(const Block& block, const Stored<A>& stored, const C
     };
     const Matrix<A> p = columns(stored.p);
     const Visible visible = stored.visible.middleCols(begin - block.first_column, count);
-    Matrix<A> dp = visible.select(rounded<A>(dout * group.v.middleRows(begin, count).transpose()), Scalar{0});
+    Matrix<A> dp =
+        visible.select(rounded<A>(product_by_transposed<Scalar>(dout, group.v.middleRows(begin, count))), Scalar{0});
     Matrix<A> kept = p;
     if (stored.dropout.size() > 0) {
         const Matrix<A> dropout = columns(stored.dropout);
@@ -212,8 +213,8 @@ KeysResult<A> key_gradients(const Block& block, const Stored<A>& stored, const C
         ds = rounded<A>(ds.cwiseProduct(rounded<A>(Scalar{1} - rounded<A>(columns(stored.tanh).cwiseAbs2()).array())));
     }
     ds = visible.select(rounded<A>(ds * static_cast<Scalar>(problem.scale())), Scalar{0});
-    result.dk.middleRows(begin - span.first, count) = product_of_visible(ds.transpose(), q, visible.transpose());
-    result.dv.middleRows(begin - span.first, count) = product_of_visible(kept.transpose(), dout, visible.transpose());
+    result.dk.middleRows(begin - span.first, count) = transposed_product_of_visible<Scalar>(ds, q, visible);
+    result.dv.middleRows(begin - span.first, count) = transposed_product_of_visible<Scalar>(kept, dout, visible);
     return result;
 }
 

@@ -1,15 +1,10 @@
 // Reading and writing single tensor elements of any dtype as double.
 #pragma once
 
-// The reference runs its heads in parallel; Eigen's own threads inside a head would only get in the way.
-#ifndef EIGEN_DONT_PARALLELIZE
-#define EIGEN_DONT_PARALLELIZE
-#endif
-
-#include "flashomp/tensor.hpp"
+#include "eigen.hpp"
 #include "float8.hpp"
 
-#include <Eigen/Core>
+#include "flashomp/tensor.hpp"
 
 #include <bit>
 #include <cmath>
