@@ -5,6 +5,7 @@
 #include "run.hpp"
 #include "standard.hpp"
 #include "suites.hpp"
+#include "support/sanitizers.hpp"
 #include "workspace.hpp"
 
 #include <algorithm>
@@ -291,7 +292,7 @@ TEST(BenchMemory, ResidentPeakSeesWhatWasTouchedAndGivenBack)
 
 TEST(BenchMemory, ResidentPeakSeesWhatIsTakenAgain)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if FLASHOMP_ADDRESS_SANITIZER
     GTEST_SKIP() << "AddressSanitizer keeps freed memory resident";
 #endif
     make_allocations_visible();
@@ -313,7 +314,7 @@ TEST(BenchMemory, ResidentPeakSeesWhatIsTakenAgain)
 
 TEST(BenchMemory, StandardAttentionTakesItsMatricesFlashompDoesNot)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if FLASHOMP_ADDRESS_SANITIZER
     GTEST_SKIP() << "AddressSanitizer keeps freed memory resident";
 #endif
     RunSettings settings = quick_settings();

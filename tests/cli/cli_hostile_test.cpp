@@ -3,6 +3,7 @@
 
 #include "npy.hpp"
 #include "safetensors.hpp"
+#include "support/sanitizers.hpp"
 
 #include <algorithm>
 #include <map>
@@ -100,7 +101,7 @@ TEST_F(Hostile, EndlessInputIsNotReadToItsEnd)
 
 TEST_F(Hostile, ALargeBatchOfNothingTakesNoMemoryAndNoTime)
 {
-#if defined(__SANITIZE_ADDRESS__) // AddressSanitizer reserves more than any limit
+#if FLASHOMP_ADDRESS_SANITIZER // AddressSanitizer reserves more than any limit
     const std::string limits = "ulimit -t 60; ";
 #else
     const std::string limits = "ulimit -t 60; ulimit -v 6000000; ";
@@ -205,7 +206,7 @@ TEST_F(Hostile, TwoOutputsAreTwoFiles)
     EXPECT_FALSE(fs::exists(file));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !FLASHOMP_ADDRESS_SANITIZER && !FLASHOMP_THREAD_SANITIZER
 /// OpenMP's run time ends a process that it cannot start a thread for: no room, or a stack that no thread can have.
 TEST_F(Hostile, StacksForWhichThereIsNoRoomLeaveOneThread)
 {

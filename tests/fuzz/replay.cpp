@@ -2,6 +2,7 @@
 // An input that crashes, breaks a property or takes too long is saved as a file, which the program replays by name.
 #include "mutate.hpp"
 #include "property.hpp"
+#include "support/sanitizers.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -21,14 +22,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FLASHOMP_IS_SANITIZED 1
-#elif defined(__has_feature)
-#define FLASHOMP_IS_SANITIZED __has_feature(address_sanitizer)
-#else
-#define FLASHOMP_IS_SANITIZED 0
-#endif
-#if FLASHOMP_IS_SANITIZED
+#if FLASHOMP_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -79,7 +73,7 @@ void watch_for_failures()
 {
     constexpr rlim_t most_memory = rlim_t{4} << 30;
     static_cast<void>(std::signal(SIGPROF, on_signal));
-#if FLASHOMP_IS_SANITIZED // the sanitizer reports crashes itself, and its shadow memory has no limit
+#if FLASHOMP_ADDRESS_SANITIZER // the sanitizer reports crashes itself, and its shadow memory has no limit
     static_cast<void>(most_memory);
     __sanitizer_set_death_callback(save_input);
     static_cast<void>(std::signal(SIGABRT, on_signal));

@@ -1,5 +1,6 @@
 // The program as a user runs it, on a page of docs/: the whole validation text is read at the end of each run.
 #include "program_support.hpp"
+#include "support/sanitizers.hpp"
 
 #include <cmath>
 
@@ -104,7 +105,7 @@ TEST_F(GptProgram, FlashAndStandardAttentionReachTheSamePerplexity)
     EXPECT_NEAR(perplexity("--attention reference") / perplexity("--attention openmp"), 1, 0.001);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) // which reserves more address space than any limit leaves
+#if !FLASHOMP_ADDRESS_SANITIZER // which reserves more address space than any limit leaves
 TEST_F(GptProgram, MemoryEndsForStandardAttentionOnly)
 {
     const std::string options = "--seqlen 4096 --batch 1 --heads 4 --steps 1 --memory-limit 500000000 ";

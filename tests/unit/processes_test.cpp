@@ -1,6 +1,7 @@
 // What the process that calls is like: how many threads it may have, whether it was forked, whether it is ending. A
 // call is never a hang, a crash or the end of the process.
 #include "refusal.hpp"
+#include "support/sanitizers.hpp"
 
 #include <array>
 #include <atomic>
@@ -107,7 +108,7 @@ TEST(Threads, AreNoMoreThanOmpNumThreadsMayBe)
     expect_same_bits(results_of(on_host(1)), all);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !FLASHOMP_ADDRESS_SANITIZER && !FLASHOMP_THREAD_SANITIZER
 TEST(Threads, AreNoMoreThanTheSystemStarts)
 {
     const Results expected = results_of(on_host(1));
@@ -187,7 +188,7 @@ TEST(Fork, AChildOfAParallelRegionCalls)
 
 TEST(Fork, WhileAnotherThreadIsInACall)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if FLASHOMP_ADDRESS_SANITIZER
     GTEST_SKIP() << "a child may find the lock of AddressSanitizer's allocator taken";
 #endif
     const Results expected = results_of(on_host(2));

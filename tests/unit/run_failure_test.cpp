@@ -1,4 +1,5 @@
 // What throws RunFailure: the arguments are right, but the machine fails.
+#include "support/sanitizers.hpp"
 #include "workspace.hpp"
 
 #include "flashomp/error.hpp"
@@ -18,7 +19,7 @@ static_assert(std::is_base_of_v<std::runtime_error, RunFailure>);
 
 TEST(RunFailure, ScratchMemoryThatTheHostDoesNotHaveIsNoBadInput)
 {
-#if defined(__SANITIZE_ADDRESS__)
+#if FLASHOMP_ADDRESS_SANITIZER
     GTEST_SKIP() << "AddressSanitizer ends a process that asks for so much memory";
 #endif
     constexpr std::int64_t bytes = std::int64_t{1} << 60;

@@ -27,20 +27,25 @@ def ways(build, files):
     return sorted(found.values(), key=lambda entry: "FLASHOMP_PRODUCTS" not in entry["command"])
 
 
-def read_by_tidy(entry, settings):
+def settings_of(file):
+    """What the .clang-tidy says that counts for a file."""
+    return next(path for folder in pathlib.Path(file).parents if (path := folder / ".clang-tidy").exists()).read_bytes()
+
+
+def read_by_tidy(entry, version):
     """A digest of what clang-tidy reads of an entry; None where it does not compile."""
     command = shlex.split(entry["command"])
     del command[command.index("-o"):command.index("-o") + 2]
     text = subprocess.run([part for part in command if part != "-c"] + ["-E", "-C"], cwd=entry["directory"],
                           capture_output=True)
-    digest = hashlib.sha256(settings + " ".join(command).encode() + text.stdout)
+    digest = hashlib.sha256(version + settings_of(entry["file"]) + " ".join(command).encode() + text.stdout)
     return digest.hexdigest() if text.returncode == 0 else None
 
 
-def check(tidy, build, number, entry, settings):
+def check(tidy, build, number, entry, version):
     """Whether clang-tidy found nothing, and what it said."""
     passed = build / "tidy" / "passed"
-    digest = read_by_tidy(entry, settings)
+    digest = read_by_tidy(entry, version)
     if digest and (passed / digest).exists():
         return True, ""
     folder = build / "tidy" / str(number)  # with this entry alone: clang-tidy would take all of a file's
@@ -55,11 +60,11 @@ def check(tidy, build, number, entry, settings):
 def main(tidy, build, *files):
     build = pathlib.Path(build).resolve()
     (build / "tidy" / "passed").mkdir(parents=True, exist_ok=True)
-    settings = pathlib.Path(".clang-tidy").read_bytes() + subprocess.check_output([tidy, "--version"])
+    version = subprocess.check_output([tidy, "--version"])
     entries = ways(build, files)
     good = True
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = [pool.submit(check, tidy, build, number, entry, settings) for number, entry in enumerate(entries)]
+        runs = [pool.submit(check, tidy, build, number, entry, version) for number, entry in enumerate(entries)]
         for run in runs:
             passed, output = run.result()
             good = good and passed
