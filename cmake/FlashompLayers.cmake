@@ -35,6 +35,7 @@ if(FLASHOMP_SANITIZE)
     endif()
     target_compile_options(flashomp_settings INTERFACE ${FLASHOMP_SANITIZER_FLAGS} -fno-sanitize-recover=all
                                                        -fno-omit-frame-pointer)
+    target_compile_definitions(flashomp_settings INTERFACE FLASHOMP_IS_SANITIZED)
     target_link_options(flashomp_settings INTERFACE ${FLASHOMP_SANITIZER_FLAGS})
 endif()
 if(FLASHOMP_FUZZ)

@@ -5,13 +5,20 @@
 
 #include <cstdint>
 
+// A kernel in one function, with all that sanitizers add, takes clang minutes. Instruction sets then share copies: such
+// a build is for those that the machine has.
+#ifdef FLASHOMP_IS_SANITIZED
+#define FLASHOMP_ALWAYS_INLINE
+#else
+#define FLASHOMP_ALWAYS_INLINE __attribute__((always_inline))
+#endif
 #ifdef __CUDACC__
 #pragma nv_diag_suppress 1675, 161, 128 // pragmas that are not for nvcc; loops behind what if constexpr returns
 #define FLASHOMP_INLINE __host__ __device__ __forceinline__
 #define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
 #define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(unroll most)
 #else
-#define FLASHOMP_INLINE inline __attribute__((always_inline))
+#define FLASHOMP_INLINE inline FLASHOMP_ALWAYS_INLINE
 #define FLASHOMP_DO_PRAGMA(text) _Pragma(#text)
 #define FLASHOMP_UNROLL(most) FLASHOMP_DO_PRAGMA(GCC unroll most)
 #endif
@@ -25,7 +32,7 @@
 #endif
 // For every lambda that runs per element or row. Called instead of inlined, it would keep what it passes by reference
 // on the stack, and inside `simd` g++ gives each GPU lane 128 bytes of one: wrong results, no diagnostic.
-#define FLASHOMP_LAMBDA __attribute__((always_inline))
+#define FLASHOMP_LAMBDA FLASHOMP_ALWAYS_INLINE
 
 #pragma omp declare target
 

@@ -26,6 +26,9 @@ FLASHOMP_INLINE bool all_finite(const Rows& rows, Bits exponent)
 
 FLASHOMP_INLINE bool all_finite(const Rows& rows)
 {
+    if (rows.count == 0) {
+        return true; // and need not have memory
+    }
     switch (rows.element) {
     case Element::float32:
         return all_finite<float, std::uint32_t>(rows, 0x7F800000U);

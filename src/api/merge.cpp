@@ -96,6 +96,9 @@ void dropout_mask(const Dropout& dropout, const TensorView& mask)
     check_extent("mask", "rows", mask.shape[2], most_rows);
     check_extent("mask", "keys", mask.shape[3], most_rows);
     check_no_self_overlap("mask", mask);
+    if (mask.elements() == 0) {
+        return; // and need not have memory
+    }
     const PhiloxKey key = dropout_key(dropout.seed, dropout.offset);
     const std::uint32_t threshold = dropout_threshold(dropout.probability);
     const auto extent = [&](std::size_t axis) { return static_cast<std::uint32_t>(mask.shape.at(axis)); };

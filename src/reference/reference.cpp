@@ -87,8 +87,8 @@ auto head_of(std::vector<Scalar>& values, std::int64_t first, std::int64_t rows,
              std::int64_t width)
 {
     using Rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    return Eigen::Map<Rows, 0, Eigen::OuterStride<>>(values.data() + (first * heads + head) * width, rows, width,
-                                                     Eigen::OuterStride<>(heads * width));
+    Scalar* const start = values.empty() ? nullptr : values.data() + (first * heads + head) * width;
+    return Eigen::Map<Rows, 0, Eigen::OuterStride<>>(start, rows, width, Eigen::OuterStride<>(heads * width));
 }
 
 /// Runs compute(head) for all heads in parallel and collect(head, result) one at a time, in the order of the heads

@@ -163,8 +163,8 @@ void spoil(View& view, Random& random)
         view.memory = Memory{static_cast<std::uint8_t>(pick(random, 1, 255))};
         break;
     case 3:
-        if (view.dtype == DType::boolean) {
-            break; // may begin anywhere, but would end a byte beyond its memory
+        if (view.dtype == DType::boolean || view.data == nullptr) {
+            break; // a boolean may begin anywhere, but would end a byte beyond its memory
         }
         view.data = static_cast<decltype(view.data)>(
             static_cast<
