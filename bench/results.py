@@ -136,8 +136,8 @@ def place_of(context, rows):
     on_device = any(row.get("on_device") for row in rows if row["timed"])
     if on_device and "flashomp_device_0" in context:
         return context["flashomp_device_0"]
-    cpu = context.get("cpu", "host")
-    return f"{cpu}, {context.get('flashomp_threads', '?')} threads, {context.get('flashomp_host_isa', '')}".strip(", ")
+    cpu, threads = context.get("cpu", "host"), context.get("flashomp_threads", "?")
+    return f"{cpu}, {threads} thread{'' if str(threads) == '1' else 's'}, {context.get('flashomp_host_isa', '')}".strip(", ")
 
 
 def provenance(path):
