@@ -125,6 +125,15 @@ class Stages(Folder):
         self.assertEqual(done.returncode, 1)
         self.assertNotIn("no", done.stdout.split())
 
+    def test_a_stage_that_comes_too_late_is_left_out_and_the_table_says_so(self):
+        done = self.stages("SECONDS=50; stage_before 40 late false; stage_before 60 early echo here")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line.split() for line in done.stdout.splitlines()]
+        self.assertEqual(lines[0], ["here"])
+        self.assertEqual(lines[2], ["late:", "left", "out", "-", "-"])
+        self.assertEqual(lines[3][0], "early")
+        self.assertEqual(self.stages("SECONDS=50; stage_before 60 early false").returncode, 1)
+
 
 class WithoutNvcc(unittest.TestCase):
     def said(self, path, **environment):

@@ -21,6 +21,19 @@ stage() {
     rm "$file"
 }
 
+# stage_before SECONDS NAME COMMAND...: the stage, where no more seconds than these have passed since the script began.
+stage_before() {
+    local latest=$1
+    shift
+    if ((SECONDS > latest)); then
+        say "$1: left out, as $SECONDS seconds have passed, which is more than $latest"
+        stage_names+=("$1: left out")
+        stage_seconds+=("- -")
+        return
+    fi
+    stage "$@"
+}
+
 print_stages() {
     local i wall cpu
     printf '%-36s %8s %8s\n' "stage" "seconds" "CPU s"
