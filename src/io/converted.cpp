@@ -116,8 +116,11 @@ void narrow_integers(const HostTensor& source, HostTensor& target)
 
 HostTensor converted(const HostTensor& tensor, DType to)
 {
+    if (tensor.data() == nullptr) { // else a rank of 0 would be one element
+        return {};
+    }
     if (tensor.dtype() == to) {
-        return tensor.data() != nullptr ? HostTensor::copy_of(tensor.view()) : HostTensor();
+        return HostTensor::copy_of(tensor.view());
     }
     HostTensor result(to, tensor.shape(), Fill::nothing);
     bool done = false;

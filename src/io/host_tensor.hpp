@@ -79,7 +79,7 @@ private:
 /// float16, bfloat16, float32 and float64 convert into each other: one rounding, to nearest with ties to even;
 /// denormals, infinities and NaN carry over and too large a value becomes an infinity. int32 and int64 convert into
 /// each other, and a value that int32 cannot hold throws Error. Any type converts to itself. Everything else throws
-/// Error.
+/// Error. A tensor that holds nothing gives one that holds nothing.
 [[nodiscard]] HostTensor converted(const HostTensor& tensor, DType to);
 
 /// The elements of a floating-point tensor, exactly. Throws Error for the other types.

@@ -67,6 +67,8 @@ TEST(HostTensor, HoldsNothingByDefaultAndAfterAMove)
     EXPECT_EQ(source.elements(), 0);   // NOLINT(bugprone-use-after-move)
     EXPECT_FALSE(source.view());       // NOLINT(bugprone-use-after-move)
     EXPECT_EQ(converted(source, DType::int32).data(), nullptr);
+    EXPECT_EQ(converted(HostTensor(), DType::float64).data(), nullptr);
+    EXPECT_TRUE(doubles(HostTensor()).empty());
 }
 
 TEST(HostTensor, RefusesShapesThatCannotBe)
