@@ -77,13 +77,15 @@ FLASHOMP_INLINE float merged_lse(float largest, float weights)
     return weights == 0.0F ? -infinity : alive;
 }
 
-/// o and LSE of the rows of a unit. An element of o is read by the thread that writes it, and LSE is written after
-/// everyone has read it, so outputs may be the parts themselves.
-///
-/// Where the rows are is found once a unit: a division of 64 bits is a function call on a GPU, and with four to each
-/// element of each part a merge of 64 parts of a few rows took half a millisecond.
-template <class Machine>
-FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_t unit)
+/// Where the rows of a unit are: offsets of the first one. Found once a unit: a division of 64 bits is a function call
+/// on a GPU, and with four to each element of each part a merge of 64 parts of a few rows took half a millisecond.
+struct MergeUnit {
+    int rows;
+    std::int64_t o, o_first, o_second;
+    std::int64_t lse, lse_first, lse_second;
+};
+
+FLASHOMP_INLINE MergeUnit merge_unit(const MergeParams& p, std::int64_t unit)
 {
     const int most = merge_unit_rows(p);
     const int units = (p.length + most - 1) / most; // of a head
@@ -94,9 +96,26 @@ FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_
     const int head = static_cast<int>(head_of_all - std::int64_t{batch} * p.heads);
     const auto in = [=](const Tensor& t) FLASHOMP_LAMBDA { return batch * t.batch + head * t.head + first * t.row; };
     const auto in_rows = [=](const RowTensor& t) FLASHOMP_LAMBDA { return batch * t.batch + head * t.head + first; };
+    return {rows,
+            in(p.o),
+            in(p.part[0].o),
+            in(p.part[1].o),
+            in_rows(p.lse),
+            in_rows(p.part[0].lse),
+            in_rows(p.part[1].lse)};
+}
+
+/// o and LSE of the rows of a unit, a lane for each element (threads of the host: host/merge_on_host.hpp). An element
+/// of o is read by the thread that writes it, and LSE is written after everyone has read it, so outputs may be the
+/// parts themselves.
+template <class Machine>
+FLASHOMP_INLINE void merge_rows(Machine& tile, const MergeParams& p, std::int64_t unit)
+{
     const MergeParams* const params = &p;
-    const std::int64_t o = in(p.o), o_first = in(p.part[0].o), o_second = in(p.part[1].o);
-    const std::int64_t lse = in_rows(p.lse), lse_first = in_rows(p.part[0].lse), lse_second = in_rows(p.part[1].lse);
+    const MergeUnit at = merge_unit(p, unit);
+    const int rows = at.rows;
+    const std::int64_t o = at.o, o_first = at.o_first, o_second = at.o_second;
+    const std::int64_t lse = at.lse, lse_first = at.lse_first, lse_second = at.lse_second;
 
     tile.for_elements(rows, p.depth, [=](int r, int x) FLASHOMP_LAMBDA {
         const std::int64_t x_first = o_first + r * params->part[0].o.row + x;

@@ -4,6 +4,7 @@
 
 #include "host/few_queries.hpp"
 #include "host/finite.hpp"
+#include "host/merge_on_host.hpp"
 #include "launch/pass.hpp"
 
 #include <atomic>
@@ -64,8 +65,7 @@ public:
         const std::int64_t units = merge_units(params);
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (std::int64_t unit = 0; unit < units; ++unit) {
-            HostTile<Isa> tile(nullptr, merge_unit_rows(params), 0); // needs no memory of its own
-            merge_rows(tile, params, unit);
+            merge_rows_on_host(params, unit);
         }
         return {};
     }
