@@ -324,11 +324,11 @@ constexpr Kernel list[] = {
 /// Whether only the plain machine of a GPU has the pass.
 bool is_for_plain(Pass pass, const Problem& problem)
 {
-    // The pass of dbias takes LSE with what that of dQ adds to it, so that probabilities sum to 1: those of the same
-    // arithmetic. Where dbias is not asked for, dq is to be the same.
-    const bool is_query_of_bias =
-        pass == Pass::backward_query && problem.options.bias && problem.dtype == DType::float32;
-    return pass == Pass::backward_bias || pass == Pass::backward_sink || is_query_of_bias;
+    // The passes of dbias, dK and dV take LSE with what that of dQ adds to it, so that probabilities sum to 1: those of
+    // the same arithmetic, which large logits show. Where dbias is not asked for, the others are to be the same.
+    const bool is_float32_with_bias = problem.options.bias && problem.dtype == DType::float32;
+    const bool is_of_pairs = pass == Pass::backward_query || pass == Pass::backward_key;
+    return pass == Pass::backward_bias || pass == Pass::backward_sink || (is_of_pairs && is_float32_with_bias);
 }
 
 } // namespace
