@@ -20,7 +20,8 @@ bool has_own_rows(const std::vector<std::int64_t>& extents, const std::vector<st
     return std::all_of(rows.begin(), rows.end(), is_one) || !std::all_of(extents.begin(), extents.end(), is_one);
 }
 
-constexpr std::array<const char*, 4> common_names{"alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k"};
+constexpr std::array common_names{"alibi_slopes",     "sink", "cu_seqlens_q", "cu_seqlens_k",
+                                  "key_padding_mask", "bias", "mask"};
 
 } // namespace
 
@@ -60,11 +61,22 @@ Whole agree(const Messages& messages, const Call& call, const Sharding& sharding
     return whole;
 }
 
-std::vector<std::int64_t> common_values(const Call& call, Site& site)
+std::vector<std::int64_t> common_values(const Call& call, const Whole& whole, Site& site)
 {
     const Options& o = call.options;
+    // Of packed sequences bias and mask have all pairs: to read them here would cost as much as their call.
+    const auto if_one_row = [&](const ConstTensorView& view, bool has_rows) {
+        return has_rows || call.is_packed() ? ConstTensorView{} : view;
+    };
+    const std::array<ConstTensorView, common_names.size()> views{o.alibi_slopes,
+                                                                 o.sink,
+                                                                 o.cu_seqlens_q,
+                                                                 o.cu_seqlens_k,
+                                                                 o.key_padding_mask,
+                                                                 if_one_row(o.bias, whole.bias_has_rows),
+                                                                 if_one_row(o.mask, whole.mask_has_rows)};
     std::vector<std::int64_t> values;
-    for (const ConstTensorView& view : {o.alibi_slopes, o.sink, o.cu_seqlens_q, o.cu_seqlens_k}) {
+    for (const ConstTensorView& view : views) {
         const std::vector<std::byte> elements = elements_of(view.memory == Memory::host ? host_site() : site, view);
         values.push_back(
             hash_of(elements.data(), static_cast<std::int64_t>(elements.size()), view ? view.shape[0] : 0));

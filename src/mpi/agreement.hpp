@@ -14,7 +14,7 @@ namespace flashomp::mpi {
 [[nodiscard]] Whole agree(const Messages& messages, const Call& call, const Sharding& sharding);
 
 /// What stands for the values of those tensors that are the same on all ranks. Needs validate().
-[[nodiscard]] std::vector<std::int64_t> common_values(const Call& call, Site& site);
+[[nodiscard]] std::vector<std::int64_t> common_values(const Call& call, const Whole& whole, Site& site);
 /// Compares it.
 void agree_on_values(const Messages& messages, const std::vector<std::int64_t>& mine);
 

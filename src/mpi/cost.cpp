@@ -50,7 +50,9 @@ Cost cost_of(const CostShape& s, Scheme scheme, int heads_ranks, const Speeds& s
 
     Cost cost;
     cost.seconds_computing = flops(s, pairs) / speeds.flops;
-    const double in_ring = blocks * (block / speeds.bytes + speeds.message);
+    // Blocks of a gather are under way together: no step waits for another one's message.
+    const double messages = scheme == Scheme::all_gather ? std::min(blocks, 1.0) : blocks;
+    const double in_ring = blocks * block / speeds.bytes + messages * speeds.message;
     const double shared = members == 1 ? 0.0
                                        : (query_bytes(s) + key_bytes(s) * std::max(share * members, 1.0)) / s.ranks *
                                                  (members - 1) / members / speeds.bytes +
@@ -62,8 +64,6 @@ Cost cost_of(const CostShape& s, Scheme scheme, int heads_ranks, const Speeds& s
     cost.seconds = shared + std::max(cost.seconds_computing, in_ring + one_step);
     cost.bytes_of_memory = 2.0 * block;
     if (scheme == Scheme::all_gather) {
-        cost.seconds -=
-            std::min(cost.seconds, std::max(blocks - 1.0, 0.0) * speeds.message); // no step waits for another
         cost.bytes_of_memory = (blocks + 1.0) * key_bytes(s) / s.ranks + 4.0 * gradient_bytes(s) / s.ranks;
     }
     return cost;

@@ -2,9 +2,22 @@
 
 #include <bit>
 #include <fmt/format.h>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 
 namespace flashomp::mpi {
+
+namespace {
+
+/// Of an enumeration; a value that it has not in digits.
+std::string named(std::int64_t value, std::initializer_list<std::string_view> names)
+{
+    const bool is_known = value >= 0 && value < static_cast<std::int64_t>(names.size());
+    return is_known ? std::string(names.begin()[value]) : fmt::format("{}", value);
+}
+
+} // namespace
 
 std::string text_of(const Fact& fact, std::int64_t value)
 {
@@ -16,15 +29,18 @@ std::string text_of(const Fact& fact, std::int64_t value)
     case Kind::flag:
         return value != 0 ? "given" : "not given";
     case Kind::causal:
-        return value == 0 ? "none" : (value == 1 ? "top_left" : "bottom_right");
+        return named(value, {"none", "top_left", "bottom_right"});
     case Kind::layout:
-        return std::string(name_of(static_cast<Layout>(value)));
+        return named(value, {name_of(Layout::contiguous), name_of(Layout::zigzag)});
     case Kind::scheme:
-        return std::string(name_of(static_cast<Scheme>(value)));
+        return named(value, {name_of(Scheme::automatic), name_of(Scheme::ring), name_of(Scheme::all_gather),
+                             name_of(Scheme::ulysses), name_of(Scheme::grid)});
     case Kind::pass:
         return value != 0 ? "backward" : "forward";
     case Kind::memory:
         return std::string(word_of(static_cast<Memory>(value)));
+    case Kind::bits:
+        return fmt::format("{}", static_cast<std::uint64_t>(value));
     case Kind::number:
         break;
     }
@@ -91,8 +107,8 @@ Facts::Facts(const Call& call, const Sharding& sharding)
     add("window right", Kind::number, o.window.right);
     add("softcap", Kind::real, std::bit_cast<std::int64_t>(o.softcap));
     add("dropout", Kind::real, std::bit_cast<std::int64_t>(o.dropout.probability));
-    add("the dropout's seed", Kind::number, static_cast<std::int64_t>(o.dropout.seed));
-    add("the dropout's offset", Kind::number, static_cast<std::int64_t>(o.dropout.offset));
+    add("the dropout's seed", Kind::bits, static_cast<std::int64_t>(o.dropout.seed));
+    add("the dropout's offset", Kind::bits, static_cast<std::int64_t>(o.dropout.offset));
     add("first_sequence", Kind::number, o.first_sequence);
     add("first_head", Kind::number, o.first_head);
     if (o.score_mod) {

@@ -9,7 +9,7 @@
 
 namespace flashomp::mpi {
 
-enum class Kind : std::uint8_t { number, real, dtype, flag, causal, layout, scheme, pass, memory };
+enum class Kind : std::uint8_t { number, bits, real, dtype, flag, causal, layout, scheme, pass, memory };
 
 /// One thing that ranks are given.
 struct Fact {

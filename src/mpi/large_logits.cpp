@@ -10,7 +10,7 @@ namespace flashomp::mpi {
 
 namespace {
 
-constexpr std::int64_t shift_columns = 8, equal_columns = shift_columns - 1;
+constexpr std::int64_t shift_columns = 8, equal_columns = 6;
 constexpr float unit_of_k = 64.0F;
 
 /// The largest |LSE| whose rounding does not show: by 2^-19 at most. A single call begins to repair it there, too.
@@ -158,10 +158,13 @@ ShiftedLogits::ShiftedLogits(const Call& call, Site& site)
     const TensorView shift = float32_like(site, columns, call.args.q, shift_columns, Stage::always);
     const WaitsAtLast waits{site};
     for (std::int64_t row = 0; row < rows(); ++row) {
-        const auto [x, y] = columns_of_row(static_cast<double>(lse[static_cast<std::size_t>(row)]));
-        float* const of_row = host_floats(columns) + among_rows_of_q(row) * shift_columns;
-        *std::fill_n(of_row, equal_columns, static_cast<float>(-x)) = static_cast<float>(-y);
-        c_[static_cast<std::size_t>(row)] = logit_of_k() * (static_cast<double>(equal_columns) * x + y);
+        const Columns of_row = columns_of_row(static_cast<double>(lse[static_cast<std::size_t>(row)]));
+        float* const to = host_floats(columns) + among_rows_of_q(row) * shift_columns;
+        float* const others = std::fill_n(to, equal_columns, static_cast<float>(-of_row.x));
+        others[0] = static_cast<float>(-of_row.y);
+        others[1] = static_cast<float>(-of_row.z);
+        c_[static_cast<std::size_t>(row)] =
+            logit_of_k() * (static_cast<double>(equal_columns) * of_row.x + of_row.y + of_row.z);
     }
     columns.from_host();
     site.copy(shift, columns_of(q, head_dim_, shift_columns));
@@ -175,14 +178,16 @@ double ShiftedLogits::logit_of_k() const
     return scale_ * static_cast<double>(unit_of_k);
 }
 
-std::pair<double, double> ShiftedLogits::columns_of_row(double lse) const
+ShiftedLogits::Columns ShiftedLogits::columns_of_row(double lse) const
 {
     // Any c will do. That of rows without keys, or with a NaN, is 0.
     constexpr double most = 0x1p100;
     const double wanted = lse / logit_of_k();
     const double sum = std::isfinite(wanted) ? std::clamp(wanted, -most, most) : 0.0;
-    const double x = with_11_bits(sum / static_cast<double>(shift_columns));
-    return {x, with_11_bits(sum - static_cast<double>(equal_columns) * x)};
+    const double x = with_11_bits(sum / static_cast<double>(equal_columns + 1));
+    const double left = sum - static_cast<double>(equal_columns) * x;
+    const double y = with_11_bits(left);
+    return {x, y, with_11_bits(left - y)};
 }
 
 ConstTensorView ShiftedLogits::column_of_sums(const ConstTensorView& dq) const

@@ -15,7 +15,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace flashomp::mpi {
@@ -26,11 +25,12 @@ namespace flashomp::mpi {
 
 /// q, k and options by which the logits of a row are less by its c. q and k get eight more columns:
 ///
-///     [q, -x, … -x, -y]·[k, 64, … 64] = q·k - 64·(7·x + y),      c = scale·64·(7·x + y)
+///     [q, -x, … -x, -y, -z]·[k, 64, … 64] = q·k - 64·(6·x + y + z),      c = scale·64·(6·x + y + z)
 ///
-/// so that kernels, options and schemes know nothing of it. x and y have 11 bits, so that products are exact on every
-/// machine, those of TF32 numbers, too. Of eight about equal ones no partial sum in a vector lane is large. The sink
-/// is left out, as it would be another one for each row.
+/// so that kernels, options and schemes know nothing of it. x, y and z have 11 bits, so that products are exact on
+/// every machine, those of TF32 numbers, too. Of x and y, which are about equal, no partial sum in a vector lane is
+/// large; z is what they leave, so that c is within 2^-25 of LSE. The sink is left out, as it would be another one for
+/// each row.
 class ShiftedLogits {
 public:
     /// From call.args.lse. Takes all memory.
@@ -68,8 +68,10 @@ public:
 private:
     /// The logit of a 1 in q where k is 64.
     [[nodiscard]] double logit_of_k() const;
-    /// x and y of a row.
-    [[nodiscard]] std::pair<double, double> columns_of_row(double lse) const;
+    struct Columns {
+        double x, y, z;
+    };
+    [[nodiscard]] Columns columns_of_row(double lse) const;
 
     Options options_;
     std::vector<float> sinks_; ///< of the heads

@@ -42,8 +42,8 @@ Choice choose(const Call& call, const Whole& whole, const Sharding& sharding, in
         sharding.scheme == Scheme::ulysses ? ranks : (sharding.scheme == Scheme::grid ? sharding.heads_ranks : 1);
     const std::int64_t heads_q = call.args.q.shape.at(static_cast<std::size_t>(call.args.q.rank - 2));
     if (members > heads_q) {
-        throw Error(fmt::format("{} ranks share out {} heads of q; they must be at most as many as the heads.", members,
-                                heads_q));
+        throw Error(fmt::format("{} ranks cannot share out {} heads of q; at most as many ranks as heads are allowed.",
+                                members, heads_q));
     }
     return {sharding.scheme, members, "the caller chose it"};
 }
@@ -174,7 +174,7 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
             own = device->options_of_calls(own);
         }
         validate(call, whole, sharding, rank, ranks, messages.site());
-        values = common_values(call, messages.site());
+        values = common_values(call, whole, messages.site());
     });
     agree_on_values(messages, values);
     const Choice choice = choose(call, whole, sharding, ranks);

@@ -93,6 +93,18 @@ void prepare_only(const Call& call, const BackwardArgs& args, const TensorView& 
     }
 }
 
+/// One row is one for all where all ranks have one. Where others have their own rows, a call would take a single row
+/// here for one that its rows share, and ranks would not agree on what travels.
+void expect_own_rows(const char* name, const ConstTensorView& view, bool has_rows, int rank, std::int64_t rows)
+{
+    if (view && has_rows && view.shape[2] != rows) {
+        throw Error(fmt::format(
+            "{} has {} rows on rank {}, which has {} of q, while other ranks give it their own rows; it must "
+            "have the rank's rows on every rank, or one row on every rank.",
+            name, view.shape[2], rank, rows));
+    }
+}
+
 /// q, k, v and results, at their addresses: what is said of single sequences' keys is not of this rank's.
 void validate_part(const Call& call, Site& site)
 {
@@ -171,6 +183,10 @@ void validate(const Call& call, const Whole& whole, const Sharding& sharding, in
         }
     }
     validate_options(call, whole, site);
+    if (!call.is_packed()) { // whose bias and mask are those of the whole
+        expect_own_rows("bias", call.options.bias, whole.bias_has_rows, rank, whole.rows_q[own]);
+        expect_own_rows("mask", call.options.mask, whole.mask_has_rows, rank, whole.rows_q[own]);
+    }
 }
 
 bool is_taken_everywhere(const Messages& messages, const Call& call, const Whole& whole, const Sharding& sharding)

@@ -96,6 +96,16 @@ const std::vector<Otherwise>& others()
              static_cast<float*>(const_cast<void*>(r.options.sink.data))[1] = 3.0F;
          },
          "sink has other values on rank"},
+        {"values of the padding",
+         [](OnRanks& r, BackwardArgs&, mpi::Sharding&) {
+             auto* const first = static_cast<std::uint8_t*>(const_cast<void*>(r.options.key_padding_mask.data));
+             first[0] = first[0] == 0 ? 1 : 0;
+         },
+         "key_padding_mask has other values on rank"},
+        {"no such scheme", [](OnRanks&, BackwardArgs&, mpi::Sharding& s) { s.scheme = static_cast<mpi::Scheme>(9); },
+         "scheme is 9 on rank"},
+        {"no such layout", [](OnRanks&, BackwardArgs&, mpi::Sharding& s) { s.layout = static_cast<mpi::Layout>(9); },
+         "layout is 9 on rank"},
     };
     return all;
 }
@@ -127,6 +137,34 @@ TEST(Disagreement, IsToldOnAllRanks)
         EXPECT_NE(said.find("rank " + std::to_string(ranks() - 1)), std::string::npos) << said;
         EXPECT_EQ(said.back(), '.') << said;
         EXPECT_TRUE(same_bits(kept, on_ranks.dq)) << "nothing is written";
+    }
+}
+
+/// One row is one for all ranks, or for none.
+TEST(Disagreement, OfOneRowOfBias)
+{
+    if (ranks() == 1) {
+        return;
+    }
+    for (const bool is_mask : {false, true}) {
+        SCOPED_TRACE(is_mask ? "mask" : "bias");
+        AttentionCase attention(shape, DType::float32, 13);
+        attention.add_bias();
+        attention.mask = HostTensor(DType::boolean, {2, 4, 32, 32});
+        attention.options.mask = std::as_const(attention.mask).view();
+        OnRanks on_ranks(attention, {});
+        BackwardArgs args = on_ranks.backward_args();
+        if (rank() == ranks() - 1) {
+            if (is_mask) {
+                on_ranks.options.mask.shape[2] = 1;
+            } else {
+                on_ranks.options.bias.shape[2] = args.dbias.shape[2] = 1;
+            }
+        }
+        const std::string said = refusal([&] { sharded_backward(args, on_ranks.options, {}); });
+        expect_same_everywhere(said);
+        EXPECT_NE(said.find(is_mask ? "mask has 1 rows on rank" : "bias has 1 rows on rank"), std::string::npos)
+            << said;
     }
 }
 

@@ -101,7 +101,7 @@ void expect_error_of_a_single_call(const AttentionCase& sharded, const Results& 
     const auto expect = [&](const char* name, const HostTensor& many, const HostTensor& one,
                             const std::vector<double>& exact) {
         // A sum over parts has as many float32 roundings as parts: some units of float32 in any dtype.
-        const double rounding = roundoff(many.dtype()) + 8.0 * roundoff(DType::float32);
+        const double rounding = roundoff(many.dtype()) + 10.0 * roundoff(DType::float32);
         EXPECT_LE(max_error(doubles(many), exact),
                   factor * max_error(doubles(one), exact) + rounding * largest_of(exact))
             << name;
@@ -215,8 +215,33 @@ TEST(ShardedLargeLogits, OfAnyLengths)
 /// Logits in the millions: each row sees one key. dq and dk are 0 but for the rounding of D, times the scale.
 TEST(ShardedLargeLogits, MayBeHuge)
 {
-    AttentionCase attention({1, 2, 1, 23, 31, 8, 8}, DType::float32, 34);
-    attention.options.scale = 1e6;
+    for (const double scale : {1e6, 1e7}) {
+        AttentionCase attention({1, 2, 1, 23, 31, 8, 8}, DType::float32, 34);
+        attention.options.scale = scale;
+        static_cast<void>(attention.run(attention.options));
+        const Results single = attention.take_results();
+        for (const auto& [name, sharding] : shardings(2)) {
+            SCOPED_TRACE(::testing::Message() << name << ", scale " << scale);
+            OnRanks on_ranks(attention, sharding);
+            static_cast<void>(on_ranks.run());
+            const Results many = on_ranks.all();
+            expect_near(many.o, single.o, 1e-6, "o");
+            expect_near(many.lse, single.lse, 1e-6, "lse");
+            expect_near(many.dv, single.dv, 1e-6, "dv");
+            EXPECT_LE(largest_of(doubles(many.dq)), scale * 0x1p-16);
+            EXPECT_LE(largest_of(doubles(many.dk)), scale * 0x1p-16);
+        }
+    }
+}
+
+/// Rows whose bias is -1e9 for every key, as padded queries have it: LSE is -1e9 + log n, which float32 does not keep.
+TEST(ShardedLargeLogits, OfRowsThatABiasHidesWhole)
+{
+    AttentionCase attention({1, 2, 1, 23, 31, 8, 8}, DType::float32, 35);
+    attention.add_bias({}, DType::float32);
+    for (std::int64_t row = 0; row < 2 * 23; row += 5) {
+        std::fill_n(static_cast<float*>(attention.bias.data()) + row * 31, 31, -1e9F);
+    }
     static_cast<void>(attention.run(attention.options));
     const Results single = attention.take_results();
     for (const auto& [name, sharding] : shardings(2)) {
@@ -224,11 +249,11 @@ TEST(ShardedLargeLogits, MayBeHuge)
         OnRanks on_ranks(attention, sharding);
         static_cast<void>(on_ranks.run());
         const Results many = on_ranks.all();
-        expect_near(many.o, single.o, 1e-6, "o");
+        expect_near(many.o, single.o, 1e-5, "o");
         expect_near(many.lse, single.lse, 1e-6, "lse");
-        expect_near(many.dv, single.dv, 1e-6, "dv");
-        EXPECT_LE(largest_of(doubles(many.dq)), 1e6 * 0x1p-16);
-        EXPECT_LE(largest_of(doubles(many.dk)), 1e6 * 0x1p-16);
+        expect_near(many.dq, single.dq, 1e-5, "dq");
+        expect_near(many.dk, single.dk, 1e-5, "dk");
+        expect_near(many.dv, single.dv, 1e-5, "dv");
     }
 }
 
