@@ -130,6 +130,29 @@ def test_dropout_draws_the_mask_of_one_process(ranks):
     ranks(4, agrees, "dropout", ["grid", "zigzag grid", "ulysses"], 61, 83, 1)
 
 
+def sink_without_gradient(group, scheme):
+    """Large logits, which calls that see whole rows repair: the sink is one of them, whoever asks for dsink."""
+    q, k, v, dout = draw(1, 1, 37, 4, 16), 10 * draw(2, 1, 37, 2, 16), draw(3, 1, 37, 2, 16), draw(4, 1, 37, 4, 16)
+    sink = torch.full((4,), 30.0, device=home())
+
+    def gradients(attend, *tensors):
+        *qkv, dout = tensors
+        qkv = [leaf(x) for x in qkv]
+        attend(*qkv, sink=sink).backward(dout)
+        return [x.grad for x in qkv]
+
+    expected = gradients(flashomp.torch.attention, q, k, v, dout)
+    got = gradients(lambda *qkv, **words: ours.attention(*qkv, group=group, **SCHEMES[scheme], **words),
+                    *(ours.shard(x, 1, "contiguous", group) for x in (q, k, v, dout)))
+    for of_rank, exact in zip(got, expected):
+        assert_close(ours.unshard(of_rank, 1, "contiguous", group), exact, 1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["ring", "gather", "ulysses"])
+def test_a_sink_may_have_no_gradient(ranks, scheme):
+    ranks(2, sink_without_gradient, scheme)
+
+
 def uneven(group, rows, columns, scheme, causal):
     """Contiguous shards of any lengths, none at all among them."""
     rank, ends = dist.get_rank(group), lambda counts: np.concatenate([[0], np.cumsum(counts)]).tolist()

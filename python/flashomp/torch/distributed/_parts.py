@@ -147,18 +147,20 @@ def backward_block(part: Part, q: Tensor, block: Block, o: Tensor, lse: Tensor, 
     dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (block.k, block.v))
     for piece, keys in part.band.pairs(part.pieces, block.pieces):
         for heads_q, heads_k in part.heads:
-            with_sink = part.first(piece, heads_q) and sums.dsink is not None
+            # Whether or not dsink is asked for: a call that sees whole rows repairs them by the sink.
+            with_sink = part.sink is not None and part.first(piece, heads_q)
+            wants_dsink = with_sink and sums.dsink is not None
             rows, columns = (slice(None), piece.rows, heads_q), (slice(None), keys.rows, heads_k)
             options = part.call_options(piece, keys, heads_q, with_sink)
             given = (q[rows], block.k[columns], block.v[columns], o[rows], lse[:, heads_q, piece.rows], dout[rows])
             wide = [torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in given[:3]]
             gradients = _calls.attention_backward(*given, dq=wide[0], dk=wide[1], dv=wide[2],
-                                                  dbias=sums.dbias is not None, dsink=with_sink, **options)
+                                                  dbias=sums.dbias is not None, dsink=wants_dsink, **options)
             sums.dq[rows] += gradients.dq
             dk[columns] += gradients.dk
             dv[columns] += gradients.dv
             if sums.dbias is not None:
                 part.add_part(sums.dbias, gradients.dbias, piece, keys, heads_q)
-            if with_sink and sums.dsink is not None:
+            if wants_dsink and sums.dsink is not None:
                 sums.dsink[heads_q] += gradients.dsink
     return dk, dv
