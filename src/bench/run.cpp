@@ -119,6 +119,17 @@ void Runner::run(const cost::Shape& shape, const OnStart& on_start, const OnRow&
     }
 }
 
+void say_where(const Report& report, Row& row)
+{
+    row.backend = report.backend;
+    row.machine = report.machine;
+    row.ran_on = report.ran_on;
+    row.on_device = report.on_device;
+    row.tuned = report.tuned;
+    row.extra_bytes = report.extra_bytes;
+    row.standard_bytes = report.standard_bytes;
+}
+
 void check_and_time(BenchCase& bench, std::optional<Expected>& expected, const std::function<void()>& time, Row& row)
 {
     const bool backward = row.direction == "backward";
@@ -195,14 +206,7 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
             bench.forward();
         }
         row.peak_bytes = peak_of(bench, backward, space_, call);
-        const Report report = timed.report();
-        row.backend = report.backend;
-        row.machine = report.machine;
-        row.ran_on = report.ran_on;
-        row.on_device = report.on_device;
-        row.tuned = report.tuned;
-        row.extra_bytes = report.extra_bytes;
-        row.standard_bytes = report.standard_bytes;
+        say_where(timed.report(), row);
         const auto time = [&] {
             row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
             row.queue_seconds = time_to_queue(bench, call, row);

@@ -24,6 +24,9 @@ struct RunSettings {
     TimingSettings timing;
 };
 
+/// Keeps where a call ran and what memory it took.
+void say_where(const Report& report, Row& row);
+
 /// Checks what the last call left in the outputs, fills them with NaN, runs `time`, whose calls fill them anew, and
 /// checks what these left. A row that fails either check says so and has no time; `time` runs only after the first.
 /// `expected`, where it is not there, is computed when it is needed.

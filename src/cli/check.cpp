@@ -49,7 +49,7 @@ struct CheckFlags {
 struct Tally {
     std::size_t passed = 0, failed = 0, skipped = 0;
     std::size_t elsewhere = 0;                 ///< ran, but not on a device
-    std::map<std::string, std::size_t> places; ///< where_text() to number of cases
+    std::map<std::string, std::size_t> places; ///< place_text() to number of cases
 };
 
 const char* word_for(Outcome outcome)
@@ -82,6 +82,18 @@ std::vector<CheckCase> chosen_cases(const CheckFlags& flags)
     return cases;
 }
 
+/// Where a call ran, and which ranks shared it.
+std::string place_text(const CallReport& call)
+{
+    std::string where = where_text(call.report);
+    if (!call.ranks) {
+        return where;
+    }
+    const RanksReport& shared = *call.ranks;
+    return fmt::format("over {} rank{}, {}, scheme {}, {}", shared.ranks, shared.ranks == 1 ? "" : "s", shared.layout,
+                       with_flag_words(shared.scheme), where);
+}
+
 Tally tally(const std::vector<CaseResult>& results)
 {
     Tally count;
@@ -91,7 +103,7 @@ Tally tally(const std::vector<CaseResult>& results)
         count.skipped += result.outcome == Outcome::skipped ? 1 : 0;
         if (result.ran()) {
             count.elsewhere += result.on_device() ? 0 : 1;
-            ++count.places[where_text(result.backward)];
+            ++count.places[place_text(result.backward)];
         }
     }
     return count;
@@ -112,8 +124,9 @@ void print_as_text(const std::vector<CaseResult>& results, const Tally& count, c
         if (!result.ran()) {
             continue;
         }
-        std::vector<std::string> row{result.name, std::string(name_of(result.dtype)),
-                                     implementation_text(result.backward), result.backward.ran_on};
+        const Report &forward = result.forward.report, &backward = result.backward.report;
+        std::vector<std::string> row{result.name, std::string(name_of(result.dtype)), implementation_text(backward),
+                                     backward.ran_on};
         for (const auto& [name, title] : columns) {
             const Comparison* const found = result.find(name);
             row.push_back(found == nullptr ? ""
@@ -123,9 +136,9 @@ void print_as_text(const std::vector<CaseResult>& results, const Tally& count, c
                                                                                          : "!",
                                                          error_text(found->bound())));
         }
-        row.push_back(time_text(result.forward.seconds + result.backward.seconds));
-        row.push_back(bytes_text(std::max(result.forward.extra_bytes, result.backward.extra_bytes)));
-        row.push_back(bytes_text(std::max(result.forward.standard_bytes, result.backward.standard_bytes)));
+        row.push_back(time_text(forward.seconds + backward.seconds));
+        row.push_back(bytes_text(std::max(forward.extra_bytes, backward.extra_bytes)));
+        row.push_back(bytes_text(std::max(forward.standard_bytes, backward.standard_bytes)));
         row.emplace_back(word_for(result.outcome));
         table.add(row);
     }

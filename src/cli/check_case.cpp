@@ -114,7 +114,7 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
     args.o = outputs.add_o(args.q, args.v);
     args.lse = outputs.add_lse(args.q);
     const Problem problem = validate_forward(args, options);
-    result.forward = runner.forward(args, options).report;
+    result.forward = runner.forward(args, options);
 
     BackwardArgs back;
     back.q = args.q;
@@ -132,7 +132,7 @@ void run_and_compare(const CheckCase& check_case, const AttentionInputs& inputs,
         }
     }
     const Problem backward_problem = validate_backward(back, options);
-    result.backward = runner.backward(back, options).report;
+    result.backward = runner.backward(back, options);
 
     runner.together([&] {
         const Baselines baselines = baselines_of(problem, backward_problem, exact, result.dtype, runner.repairs_rows);

@@ -35,12 +35,12 @@ struct CaseResult {
     std::string reason; ///< why it was skipped
     DType dtype = DType::float32;
     std::vector<Comparison> comparisons;
-    Report forward, backward;
+    CallReport forward, backward;
 
     /// Null unless the case has this result.
     [[nodiscard]] const Comparison* find(const std::string& result) const;
     [[nodiscard]] bool ran() const { return outcome != Outcome::skipped; }
-    [[nodiscard]] bool on_device() const { return forward.on_device && backward.on_device; }
+    [[nodiscard]] bool on_device() const { return forward.report.on_device && backward.report.on_device; }
 };
 
 /// Runs a case in run.dtype (default float32). A case that this build cannot do yet is skipped; other bad input throws

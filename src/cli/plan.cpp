@@ -80,13 +80,9 @@ DirectionFacts direction_facts(const PlanFacts& facts, const Options& options, c
 
 int run_plan(PlanFlags flags, const Runner& runner, const PlannedRanks& ranks)
 {
-    if (flags.sharding.ranks.empty() && ranks.count > 0) {
+    // One rank has no link, and needs no table unless it is asked for.
+    if (flags.sharding.ranks.empty() && (ranks.count > 1 || (ranks.count == 1 && flags.sharding.interconnect))) {
         flags.sharding.ranks.push_back(ranks.count);
-        if (!flags.sharding.interconnect) {
-            throw Error(fmt::format("--interconnect was not given; the speed of a rank's link in GB/s is needed to "
-                                    "plan for {} ranks.",
-                                    ranks.count));
-        }
     }
     runner.once([&] { print_plan(plan_facts(flags, ranks), flags.run.json); });
     return status_ok;
@@ -111,7 +107,7 @@ PlanFacts plan_facts(const PlanFlags& flags, const PlannedRanks& ranks)
     if (flags.layers == 0 && !flags.seqlens.empty()) {
         throw Error("--seqlens was given without --layers; both together make the table of a model.");
     }
-    require_sharding(facts.shape, flags.sharding);
+    require_sharding(facts.shape, flags.sharding, ranks);
 
     Options options = call_options({}, flags.run);
     const KnownDevice* const known = find_known_device(flags.device);

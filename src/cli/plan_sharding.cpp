@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace flashomp::cli {
@@ -219,7 +220,7 @@ void add_sharding_options(CLI::App& command, PlanFlags& flags)
         ->group(group);
 }
 
-void require_sharding(const cost::Shape& shape, const ShardingFlags& flags)
+void require_sharding(const cost::Shape& shape, const ShardingFlags& flags, const PlannedRanks& planned)
 {
     if (flags.ranks.empty()) {
         for (const auto& [name, is_given] :
@@ -232,7 +233,10 @@ void require_sharding(const cost::Shape& shape, const ShardingFlags& flags)
         return;
     }
     if (!flags.interconnect) {
-        throw Error("--ranks was given without --interconnect; the speed of a rank's link in GB/s is needed.");
+        throw Error(fmt::format(
+            "{}; the speed of a rank's link in GB/s is needed.",
+            planned.count > 0 ? fmt::format("--interconnect was not given for {} ranks", fmt::join(flags.ranks, ", "))
+                              : "--ranks was given without --interconnect"));
     }
     for (const std::int64_t ranks : flags.ranks) {
         cost::require_shareable(shape, ranks);

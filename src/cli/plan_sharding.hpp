@@ -44,7 +44,7 @@ struct ShardingFacts {
 void add_sharding_options(CLI::App& command, PlanFlags& flags);
 
 /// Throws Error where one of the flags lacks another, or the shape cannot be shared out.
-void require_sharding(const cost::Shape& shape, const ShardingFlags& flags);
+void require_sharding(const cost::Shape& shape, const ShardingFlags& flags, const PlannedRanks& planned);
 
 /// Plays the schedules out. Throws Error where the machine's speeds are not known.
 [[nodiscard]] ShardingFacts sharding_facts(const PlanFacts& facts, const ShardingFlags& flags,

@@ -1,5 +1,7 @@
 #include "program.hpp"
 
+#include "report.hpp"
+
 #include "flashomp/error.hpp"
 
 #include "printable.hpp"
@@ -8,6 +10,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -40,8 +43,8 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error)
     return fmt::format("{}; `{} --help` lists what is allowed.", what, command);
 }
 
-/// The command's status, or Error: what standard output did not take is bad input.
-int run(CLI::App& app, const Command& chosen, int argc, char** argv)
+/// Reads the command line. Returns the text that --help or --version ask for.
+std::optional<std::string> text_asked_for(CLI::App& app, int argc, char** argv)
 {
     try {
         app.parse(argc, argv);
@@ -49,15 +52,24 @@ int run(CLI::App& app, const Command& chosen, int argc, char** argv)
         if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::Success)) {
             throw Error(usage_sentence(app, error));
         }
-        std::ostringstream text; // --help, --version
+        std::ostringstream text;
         app.exit(error, text, text);
-        fmt::print("{}", text.str());
-        if (std::fflush(stdout) != 0) {
-            throw Error(stdout_is_full);
-        }
-        return status_ok;
+        return text.str();
     }
-    const int status = chosen();
+    return {};
+}
+
+/// The command's status, or Error: what standard output did not take is bad input.
+int run(CLI::App& app, const Command& chosen, int argc, char** argv, const Reading& reading)
+{
+    std::optional<std::string> text;
+    reading([&] { text = text_asked_for(app, argc, argv); });
+    int status = status_ok;
+    if (text) {
+        fmt::print("{}", *text);
+    } else {
+        status = chosen();
+    }
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
         throw Error(stdout_is_full);
     }
@@ -67,12 +79,13 @@ int run(CLI::App& app, const Command& chosen, int argc, char** argv)
 } // namespace
 
 int run_program(CLI::App& app, const Command& chosen, int argc, char** argv,
-                const std::function<void(const std::string& sentence)>& say)
+                const std::function<void(const std::string& sentence)>& say, const Reading& reading)
 {
+    program_name() = app.get_name();
     // A write beyond the limit on file sizes then fails as one to a full disk does, with a sentence.
     static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
     try {
-        return run(app, chosen, argc, argv);
+        return run(app, chosen, argc, argv, reading);
     } catch (const Error& error) {
         say(error.what());
         return status_bad_input;

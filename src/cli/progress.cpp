@@ -1,5 +1,7 @@
 #include "progress.hpp"
 
+#include "report.hpp"
+
 #include "printable.hpp"
 
 #include <cstddef>
@@ -68,7 +70,7 @@ void Progress::run()
     while (!changed_.wait_until(lock, next, [this] { return done_; })) {
         const auto seconds =
             std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start_).count();
-        fmt::print(stderr, "{}flashomp: {} ... {} s", clear_line, label_, seconds);
+        fmt::print(stderr, "{}{}: {} ... {} s", clear_line, program_name(), label_, seconds);
         std::fflush(stderr);
         is_shown_ = true;
         next = std::chrono::steady_clock::now() + refresh;

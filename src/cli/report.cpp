@@ -71,8 +71,9 @@ std::string where_text(const Report& report)
     // The note of a run says "running on the host: why"; the where is said already.
     const std::size_t colon = report.note.find(": ");
     const std::string why = colon == std::string::npos ? report.note : report.note.substr(colon + 2);
+    const std::string by = implementation_text(report); // none where nothing was to be computed
     return fmt::format(
-        "ran on {}, {}{}{}{}{}", report.ran_on, implementation_text(report), report.tuned ? ", tuned" : "",
+        "ran on {}{}{}{}{}{}{}", report.ran_on, by.empty() ? "" : ", ", by, report.tuned ? ", tuned" : "",
         report.computed_twice ? ", computed twice (a result is not finite)" : "", why.empty() ? "" : ": ", why);
 }
 
@@ -89,6 +90,29 @@ Json report_json(const Report& report)
             {"extra_bytes", report.extra_bytes},
             {"staged_bytes", report.staged_bytes},
             {"standard_bytes", report.standard_bytes}};
+}
+
+Json report_json(const CallReport& call)
+{
+    Json json = report_json(call.report);
+    if (call.ranks) {
+        const RanksReport& shared = *call.ranks;
+        json["ranks"] = {{"ranks", shared.ranks},
+                         {"layout", shared.layout},
+                         {"scheme", shared.scheme},
+                         {"heads_ranks", shared.heads_ranks},
+                         {"why", shared.why},
+                         {"bytes_sent", shared.bytes_sent},
+                         {"seconds_computing_most", shared.seconds_computing},
+                         {"seconds_waiting_most", shared.seconds_waiting}};
+    }
+    return json;
+}
+
+std::string with_flag_words(std::string text)
+{
+    std::replace(text.begin(), text.end(), '_', '-');
+    return text;
 }
 
 Json shape_json(const ConstTensorView& view)
@@ -134,11 +158,17 @@ void print_json(const Json& json)
     fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
+std::string& program_name()
+{
+    static std::string name = "flashomp";
+    return name;
+}
+
 void print_on_stderr(std::string text)
 {
     constexpr std::size_t longest = 2000;
     std::replace(text.begin(), text.end(), '\n', ' ');
-    const std::string line = "flashomp: " + printable(text, longest) + "\n";
+    const std::string line = program_name() + ": " + printable(text, longest) + "\n";
     static_cast<void>(std::fputs(line.c_str(), stderr));
 }
 

@@ -1,6 +1,8 @@
 // How results are worded: numbers with units, tables, where a call ran and why.
 #pragma once
 
+#include "runner.hpp"
+
 #include "flashomp/attention.hpp"
 
 #include <cstdint>
@@ -34,6 +36,11 @@ using Json = nlohmann::ordered_json;
 
 /// Every field of a report.
 [[nodiscard]] Json report_json(const Report& report);
+/// The same, and "ranks" where the call was shared.
+[[nodiscard]] Json report_json(const CallReport& call);
+
+/// With schemes as the command line spells them: "all-gather", where flashomp::mpi and JSON have "all_gather".
+[[nodiscard]] std::string with_flag_words(std::string text);
 
 /// The extents of a view as an array.
 [[nodiscard]] Json shape_json(const ConstTensorView& view);
@@ -56,11 +63,14 @@ private:
 /// Prints the object to stdout.
 void print_json(const Json& json);
 
-/// Prints "flashomp: <text>" as one line to stderr: printable, of bounded length. Where that cannot be written, nobody
+/// What lines on stderr begin with: "flashomp", until run_program() sets the program's own name.
+[[nodiscard]] std::string& program_name();
+
+/// Prints "<program>: <text>" as one line to stderr: printable, of bounded length. Where that cannot be written, nobody
 /// reads it, and the exit status says enough.
 void print_on_stderr(std::string text);
 
-/// Prints "flashomp: note: ..." lines to stderr.
+/// Prints "<program>: note: ..." lines to stderr.
 void print_notes(const std::vector<std::string>& notes);
 
 } // namespace flashomp::cli

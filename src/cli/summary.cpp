@@ -69,20 +69,9 @@ std::string ranks_text(const RanksReport& shared)
     const std::string groups = shared.heads_ranks > 1 ? fmt::format(" with heads over {}", shared.heads_ranks) : "";
     return fmt::format("was shared by {} rank{}, {} shards, scheme {}{} ({}); {} sent by all, {} waiting of the rank "
                        "that waited most",
-                       shared.ranks, shared.ranks == 1 ? "" : "s", shared.layout, shared.scheme, groups, shared.why,
-                       bytes_text(shared.bytes_sent), time_text(shared.seconds_waiting));
-}
-
-Json ranks_json(const RanksReport& shared)
-{
-    return {{"ranks", shared.ranks},
-            {"layout", shared.layout},
-            {"scheme", shared.scheme},
-            {"heads_ranks", shared.heads_ranks},
-            {"why", shared.why},
-            {"bytes_sent", shared.bytes_sent},
-            {"seconds_computing_most", shared.seconds_computing},
-            {"seconds_waiting_most", shared.seconds_waiting}};
+                       shared.ranks, shared.ranks == 1 ? "" : "s", shared.layout, with_flag_words(shared.scheme),
+                       groups, with_flag_words(shared.why), bytes_text(shared.bytes_sent),
+                       time_text(shared.seconds_waiting));
 }
 
 void print_as_json(const Summary& summary)
@@ -93,10 +82,7 @@ void print_as_json(const Summary& summary)
     json["layout"] = summary.layout == Layout::bshd ? "bshd" : "bhsd";
     json["options"] = options_json(summary.options);
     for (const auto& [pass, call] : summary.passes) {
-        json["passes"][pass] = report_json(call.report);
-        if (call.ranks) {
-            json["passes"][pass]["ranks"] = ranks_json(*call.ranks);
-        }
+        json["passes"][pass] = report_json(call);
     }
     for (const Written& file : summary.written) {
         json["outputs"][file.name] = file.path.string();

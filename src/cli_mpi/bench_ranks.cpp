@@ -16,6 +16,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace flashomp::cli {
 
@@ -25,13 +26,15 @@ constexpr const char* details =
     R"(For each shape and pass: rank 0 makes the call alone, while the others sleep; then all share it, by every layout and
 scheme that so many ranks can take (or by --sharding and --scheme). Results of all ranks are compared with the float64
 reference, by the rule of `flashomp bench`, and with those of one rank, before anything is timed and once more after.
+Without SUITE, --shape and --shapes the shapes are {}.
 
-time       median of the slowest rank
-of ideal   the time of one rank, divided by the ranks (or by as many as have cores of their own), over the time
-computing  of the rank that computes longest; waiting: of the rank that waits longest
-messages   the same call without computing
-overlap    (computing + messages - time) / messages: 100 % where messages take no time of the call
-sent       by all ranks, and what `plan` predicts; planned time: with the speeds measured here
+time           median of the slowest rank; spread: (slowest - fastest)/median of the repetitions
+of ideal       the time of one rank, divided by the ranks (or by as many as have cores of their own), over the time
+computing      of the rank that computes longest; waiting: of the rank that waits longest
+messages       the same call without computing
+overlap        (computing + messages - time) / messages: 100 % where messages take no time of the call
+sent           by all ranks; planned sent: what `plan` predicts; planned time: the same with the speeds measured here
+nearest limit  the limit of the rule that the results come nearest to, and how much of it they use
 
 Examples:
   mpirun -n 2 flashomp-mpi bench --threads 1
@@ -61,11 +64,42 @@ bench::RunSettings settings_of(const RanksBenchFlags& flags)
     return settings;
 }
 
+bool is_shareable(const cost::Shape& shape)
+{
+    try {
+        cost::require_shareable(shape, 1);
+        return true;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+/// Names of the suites all of whose shapes can be shared out.
+std::vector<std::string> shareable_suites()
+{
+    std::vector<std::string> names;
+    for (const bench::Suite& suite : bench::suites()) {
+        if (std::all_of(suite.shapes.begin(), suite.shapes.end(), is_shareable)) {
+            names.emplace_back(suite.name);
+        }
+    }
+    return names;
+}
+
+void expect_shareable_suite(const std::string& name)
+{
+    const std::vector<std::string> names = shareable_suites();
+    if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
+        throw Error(fmt::format("SUITE was '{}'; allowed over ranks is one of {}.", name, fmt::join(names, ", ")));
+    }
+}
+
 std::vector<cost::Shape> shapes_or_usual(const ShapeFlags& what)
 {
     if (what.file == "-") {
         throw Error("--shapes was '-'; allowed is a file, as ranks share no standard input.");
     }
+    expect_shareable_suite(what.suite);
     if (!what.suite.empty() || !what.shapes.empty() || !what.file.empty()) {
         return shapes_of(what);
     }
@@ -81,8 +115,8 @@ std::vector<cost::Shape> shapes_or_usual(const ShapeFlags& what)
 std::vector<mpi::Sharding> asked_for(const SharingFlags& sharing)
 {
     if (!sharing.scheme) {
-        if (sharing.layout || sharing.heads_ranks != 0) {
-            throw Error("--sharding or --heads-ranks was given without --scheme; bench takes them together.");
+        if (sharing.layout) {
+            throw Error("--sharding was given without --scheme; bench takes both or neither.");
         }
         return {};
     }
@@ -105,11 +139,15 @@ Json context_of(const bench::RunSettings& settings, const Ranks& ranks, const Ra
 
 int run_bench_ranks(const RanksBenchFlags& flags, const Ranks& ranks, const SharingFlags& sharing)
 {
+    const std::vector<mpi::Sharding> asked = asked_for(sharing);
     std::vector<cost::Shape> shapes;
     ranks.together([&] {
         shapes = shapes_or_usual(flags.what);
         for (const cost::Shape& shape : shapes) {
             cost::require_shareable(shape, ranks.size());
+            for (const mpi::Sharding& one : asked) {
+                expect_heads(one, ranks.size(), shape.heads_q, shape.name());
+            }
         }
     });
     if (flags.what.list) {
@@ -117,7 +155,7 @@ int run_bench_ranks(const RanksBenchFlags& flags, const Ranks& ranks, const Shar
         return status_ok;
     }
     const bench::RunSettings settings = settings_of(flags);
-    const RanksBench runs(ranks, settings, asked_for(sharing));
+    const RanksBench runs(ranks, settings, asked);
     const Ranks::Host host = ranks.host();
     std::size_t width = std::string("shape").size();
     for (const cost::Shape& shape : shapes) {
@@ -151,9 +189,13 @@ int run_bench_ranks(const RanksBenchFlags& flags, const Ranks& ranks, const Shar
         if (flags.run.json) {
             fmt::print("{}", ranks_file_text(context, rows));
         }
-        const auto is_result = [](const RanksRow& row) { return row.failure.empty() || row.is_wrong; };
-        if (std::none_of(rows.begin(), rows.end(), is_result)) {
-            rows.front().throw_again();
+        const auto is_result = [&](const RanksRow& row) {
+            return row.ranks == ranks.size() && (row.failure.empty() || row.is_wrong);
+        };
+        if (std::none_of(rows.begin(), rows.end(), is_result)) { // one rank alone is no result of many
+            std::find_if(rows.begin(), rows.end(), [](const RanksRow& row) {
+                return !row.failure.empty();
+            })->throw_again();
         }
         const bool is_wrong = std::any_of(rows.begin(), rows.end(), [](const RanksRow& row) { return row.is_wrong; });
         status = is_wrong ? status_falls_short : status_ok;
@@ -166,9 +208,10 @@ int run_bench_ranks(const RanksBenchFlags& flags, const Ranks& ranks, const Shar
 void add_bench_ranks_command(CLI::App& app, Command& chosen, const Ranks& ranks, const SharingFlags& sharing)
 {
     CLI::App* const command = app.add_subcommand("bench", "Share of the ideal, overlap and bytes sent of each scheme");
-    command->footer(details);
+    command->footer(fmt::format(details, fmt::join(usual_shapes, " and ")));
     const auto flags = std::make_shared<RanksBenchFlags>();
     add_shape_options(*command, flags->what, "a file of shapes, one a line");
+    command->get_option("SUITE")->description(fmt::format("one of {}", fmt::join(shareable_suites(), ", ")));
     add_timing_options(*command, flags->timing);
     command->add_option("--out", flags->out, "write JSON to this file, anew after each row")
         ->type_name("FILE.json")

@@ -1,8 +1,10 @@
 // flashomp-mpi, to be started by mpirun: flashomp's commands with each call sharded over the ranks.
 #include "bench_ranks.hpp"
+#include "help.hpp"
 #include "plan_sharding.hpp"
 #include "program.hpp"
 #include "ranks.hpp"
+#include "read_together.hpp"
 #include "report.hpp"
 #include "runner.hpp"
 #include "sharded_calls.hpp"
@@ -70,7 +72,18 @@ int run(int argc, char** argv, const cli::Ranks& ranks, const std::function<void
     for (CLI::App* const command : app.get_subcommands({})) {
         cli::add_sharing_flags(*command, flags);
     }
-    return cli::run_program(app, chosen, argc, argv, say);
+    cli::word_help_for_ranks(app);
+    const auto reading = [&](const std::function<void()>& read) {
+        cli::read_together(ranks, app, [&] {
+            read();
+            const auto* const plan = app.get_subcommand("plan");
+            const bool plans_for_others = plan->parsed() && plan->count("--ranks") > 0; // and looks at each number
+            if (chosen && !plans_for_others) {
+                flags.expect_ranks(ranks.size());
+            }
+        });
+    };
+    return cli::run_program(app, chosen, argc, argv, say, reading);
 }
 
 } // namespace
@@ -78,10 +91,17 @@ int run(int argc, char** argv, const cli::Ranks& ranks, const std::function<void
 // NOLINTNEXTLINE(bugprone-exception-escape): no memory for the flags ends the program
 int main(int argc, char** argv)
 {
-    MPI_Init(&argc, &argv);
+    // Calls have OpenMP's threads, and the main thread alone calls MPI.
+    int threads = MPI_THREAD_SINGLE;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
     int status = cli::status_run_failed;
     {
         const cli::Ranks ranks;
+        cli::program_name() = "flashomp-mpi";
+        if (threads < MPI_THREAD_FUNNELED) {
+            cli::print_on_stderr("MPI has no MPI_THREAD_FUNNELED, which OpenMP's threads beside it need.");
+            MPI_Abort(MPI_COMM_WORLD, status);
+        }
         if (!ranks.is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) {
             MPI_Abort(MPI_COMM_WORLD, status);
         }

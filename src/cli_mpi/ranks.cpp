@@ -77,6 +77,16 @@ void Ranks::once(const std::function<void()>& step) const
     });
 }
 
+std::vector<std::int64_t> Ranks::numbers(std::int64_t mine) const
+{
+    return mpi::Messages(comm_).all_numbers({mine});
+}
+
+std::vector<std::string> Ranks::texts(const std::string& mine) const
+{
+    return mpi::Messages(comm_).all_texts(mine);
+}
+
 std::int64_t Ranks::sum(std::int64_t value) const
 {
     expect_success(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_SUM, comm_), "MPI_Allreduce");

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace flashomp::cli {
 
@@ -25,6 +27,9 @@ public:
     /// Rank 0 takes it, while the others sleep; all throw what it has thrown.
     void once(const std::function<void()>& step) const;
 
+    /// What every rank gives, in the order of ranks; of texts the first 600 bytes.
+    [[nodiscard]] std::vector<std::int64_t> numbers(std::int64_t mine) const;
+    [[nodiscard]] std::vector<std::string> texts(const std::string& mine) const;
     [[nodiscard]] std::int64_t sum(std::int64_t value) const;
     [[nodiscard]] double sum(double value) const;
     [[nodiscard]] double most(double value) const;

@@ -77,17 +77,6 @@ private:
     mpi::Report first_;
 };
 
-void say_where(const Report& report, bench::Row& row)
-{
-    row.backend = report.backend;
-    row.machine = report.machine;
-    row.ran_on = report.ran_on;
-    row.on_device = report.on_device;
-    row.tuned = report.tuned;
-    row.extra_bytes = report.extra_bytes;
-    row.standard_bytes = report.standard_bytes;
-}
-
 } // namespace
 
 RanksBench::RanksBench(const Ranks& ranks, const bench::RunSettings& settings, std::vector<mpi::Sharding> shardings)
@@ -151,7 +140,7 @@ RanksBench::Alone RanksBench::alone(BenchCase& bench, bool backward) const
     try {
         bench.forward();
         const Report report = call();
-        say_where(report, row);
+        bench::say_where(report, row);
         const auto time = [&] { row.timing = bench::time_calls(row.name(), call, report.seconds, settings_.timing); };
         bench::check_and_time(bench, alone.expected, time, row);
         for (const auto& [name, view] : results_of(bench, backward)) {
@@ -241,7 +230,7 @@ RanksRow RanksBench::shared(BenchCase& bench, bool backward, const mpi::Sharding
     row.one_rank_seconds = alone.row.one_rank_seconds;
     try {
         SharedDirection call(ranks_, bench, backward, sharding);
-        say_where(call.first().last, row);
+        bench::say_where(call.first().last, row);
         row.extra_bytes = call.first().extra_bytes;
         row.standard_bytes = alone.row.standard_bytes;
         row.heads_ranks = call.first().heads_ranks;

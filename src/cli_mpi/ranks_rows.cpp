@@ -1,5 +1,7 @@
 #include "ranks_rows.hpp"
 
+#include "flashomp/mpi.hpp"
+
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -14,7 +16,7 @@ using Cells = std::array<std::string, 13>;
 
 std::string line_of(const Cells& cells, std::size_t shape_width, const std::string& last)
 {
-    constexpr std::array<std::size_t, 13> widths{9, 0, 24, 10, 7, 9, 10, 10, 10, 8, 10, 10, 10};
+    constexpr std::array<std::size_t, 13> widths{9, 0, 24, 10, 7, 9, 10, 10, 10, 8, 10, 12, 12};
     std::string text;
     for (std::size_t i = 0; i < cells.size(); ++i) {
         text += fmt::format("{:<{}}  ", cells.at(i), i == 1 ? shape_width : widths.at(i));
@@ -28,9 +30,11 @@ std::string line_of(const Cells& cells, std::size_t shape_width, const std::stri
 
 std::string RanksRow::scheme_text() const
 {
-    return ranks == 1 ? scheme
-                      : fmt::format("{} {}{}", layout, scheme,
-                                    scheme == "grid" ? fmt::format(" of {}", heads_ranks) : std::string());
+    if (ranks == 1 || scheme == mpi::name_of(mpi::Scheme::ulysses)) {
+        return scheme;
+    }
+    const bool is_grid = scheme == mpi::name_of(mpi::Scheme::grid);
+    return fmt::format("{} {}{}", layout, with_flag_words(scheme), is_grid ? fmt::format(" of {}", heads_ranks) : "");
 }
 
 Json ranks_row_json(const RanksRow& row)
@@ -75,7 +79,7 @@ std::string ranks_file_text(const Json& context, const std::vector<RanksRow>& ro
 std::string ranks_heading(std::size_t shape_width)
 {
     return line_of({"pass", "shape", "scheme", "time", "spread", "of ideal", "computing", "waiting", "messages",
-                    "overlap", "sent", "planned", "planned"},
+                    "overlap", "sent", "planned sent", "planned time"},
                    shape_width, "nearest limit");
 }
 

@@ -19,7 +19,7 @@ namespace flashomp::cli {
 /// bench::Row's time is that of the slowest rank. Other times are seconds, too.
 struct RanksRow : bench::Row {
     int ranks = 1, heads_ranks = 1;
-    std::string layout, scheme;                    ///< those of flashomp::mpi; of one rank "one rank"
+    std::string layout, scheme;                    ///< as flashomp::mpi names them; of one rank "one rank"
     double devices = 1;                            ///< ranks that have a core for each thread at the same time
     double one_rank_seconds = 0;                   ///< one rank alone, with everything
     double computing = 0;                          ///< of the rank that computes longest
@@ -41,6 +41,7 @@ struct RanksRow : bench::Row {
         return bytes_sent > 0 && messages > 0 ? std::optional((computing + messages - timing.median) / messages)
                                               : std::nullopt;
     }
+    /// "zigzag all-gather", "contiguous grid of 2"; Ulysses has all rows, whatever the layout.
     [[nodiscard]] std::string scheme_text() const;
 };
 

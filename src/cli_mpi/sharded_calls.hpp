@@ -5,6 +5,9 @@
 #include "runner.hpp"
 #include "shards.hpp"
 
+#include "problem.hpp"
+
+#include <cstdint>
 #include <optional>
 
 namespace flashomp::cli {
@@ -22,7 +25,11 @@ public:
     [[nodiscard]] CallReport backward(const BackwardArgs& whole, const Options& options);
 
 private:
-    [[nodiscard]] CallReport reported(const mpi::Report& report) const;
+    /// Throws NotBuilt where the scheme needs more heads than q has.
+    void expect_heads_of(const Problem& whole) const;
+    [[nodiscard]] CallReport reported(const mpi::Report& report, const Problem& whole) const;
+    /// Where calls ran: on rank 0, or where that had none, on the first rank that had some.
+    void say_where(std::int64_t calls, Report& report) const;
 
     const Ranks& ranks_;
     mpi::Sharding sharding_;

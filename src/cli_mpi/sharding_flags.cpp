@@ -1,8 +1,18 @@
 #include "sharding_flags.hpp"
 
 #include "number_option.hpp"
+#include "report.hpp"
 
 namespace flashomp::cli {
+
+namespace {
+
+std::string word_of(mpi::Scheme scheme)
+{
+    return with_flag_words(std::string(mpi::name_of(scheme)));
+}
+
+} // namespace
 
 mpi::Sharding SharingFlags::sharding() const
 {
@@ -10,9 +20,37 @@ mpi::Sharding SharingFlags::sharding() const
             heads_ranks};
 }
 
+void SharingFlags::expect_ranks(std::int64_t ranks) const
+{
+    const bool is_grid = scheme == mpi::Scheme::grid;
+    if (!is_grid && heads_ranks != 0) {
+        throw Error(fmt::format("--heads-ranks was {} with --scheme {}; it is allowed with --scheme grid alone.",
+                                heads_ranks, scheme ? word_of(*scheme) : "auto"));
+    }
+    if (is_grid && heads_ranks == 0) {
+        throw Error(fmt::format("--scheme was grid without --heads-ranks; a number that divides the {} rank{} is "
+                                "needed.",
+                                ranks, ranks == 1 ? "" : "s"));
+    }
+    if (is_grid && ranks % heads_ranks != 0) {
+        throw Error(fmt::format("--heads-ranks was {} with {} rank{}; it must divide the ranks.", heads_ranks, ranks,
+                                ranks == 1 ? "" : "s"));
+    }
+}
+
+void expect_heads(const mpi::Sharding& sharding, std::int64_t ranks, std::int64_t heads, const std::string& name)
+{
+    const std::int64_t members = planned(sharding, ranks).heads_ranks;
+    if (members > heads) {
+        throw NotBuilt(
+            fmt::format("--scheme was {}, which shares out {} head{} of {} over {} ranks; allowed are at most "
+                        "as many ranks as heads.",
+                        word_of(sharding.scheme), heads, heads == 1 ? "" : "s", name, members));
+    }
+}
+
 void add_sharing_flags(CLI::App& command, SharingFlags& flags)
 {
-    const char* const group = "Ranks that share the call";
     command
         .add_option_function<std::string>(
             "--sharding",
@@ -22,7 +60,7 @@ void add_sharing_flags(CLI::App& command, SharingFlags& flags)
             },
             "which rows a rank has: contiguous (default) or zigzag, which is even under causal masks")
         ->type_name("NAME")
-        ->group(group);
+        ->group(sharing_group);
     command
         .add_option_function<std::string>(
             "--scheme",
@@ -37,10 +75,10 @@ void add_sharing_flags(CLI::App& command, SharingFlags& flags)
             },
             "how queries meet keys of other ranks: auto (default), ring, all-gather, ulysses or grid")
         ->type_name("NAME")
-        ->group(group);
+        ->group(sharing_group);
     add_number(command, "--heads-ranks", flags.heads_ranks, 1, 1 << 20,
                "with --scheme grid: how many neighbours share out heads; it divides the ranks")
-        ->group(group);
+        ->group(sharing_group);
 }
 
 cost::Scheme planned(const mpi::Sharding& sharding, std::int64_t ranks)
@@ -57,13 +95,8 @@ cost::Scheme planned(const mpi::Sharding& sharding, std::int64_t ranks)
 
 std::vector<cost::Scheme> planned_schemes(const SharingFlags& flags, const cost::Shape& shape, std::int64_t ranks)
 {
+    flags.expect_ranks(ranks);
     if (flags.scheme) {
-        const bool is_grid = *flags.scheme == mpi::Scheme::grid;
-        if (is_grid ? flags.heads_ranks == 0 || ranks % flags.heads_ranks != 0 : flags.heads_ranks != 0) {
-            throw Error(fmt::format("--heads-ranks was {} with {} ranks; with --scheme grid it must divide the ranks, "
-                                    "and other schemes have none.",
-                                    flags.heads_ranks, ranks));
-        }
         return {ranks == 1 ? cost::Scheme{} : planned(flags.sharding(), ranks)};
     }
     std::vector<cost::Scheme> all = cost::schemes(shape, ranks);

@@ -61,6 +61,17 @@ void put_together(const ConstTensorView& shard, const TensorView& whole, int axi
     mpi::copy(joined, whole);
 }
 
+/// In the order of ranks, so that every run has the same bits.
+void add_up(const TensorView& own, const TensorView& whole, MPI_Comm comm)
+{
+    const auto* const first = static_cast<const float*>(own.data);
+    std::vector<float> values(first, first + own.elements()), scratch(values.size());
+    mpi::Messages(comm).sum(values, scratch);
+    ConstTensorView sums = own;
+    sums.data = values.data();
+    mpi::convert(sums, whole);
+}
+
 } // namespace
 
 Shards::Shards(const ConstTensorView& q, const ConstTensorView& k, Options options, const mpi::Sharding& sharding)
@@ -69,6 +80,9 @@ Shards::Shards(const ConstTensorView& q, const ConstTensorView& k, Options optio
     const auto at = static_cast<std::size_t>(axis());
     rows_q_ = positions_of(sharding, q.shape.at(at));
     rows_k_ = positions_of(sharding, k.shape.at(at));
+    int ranks = 1;
+    MPI_Comm_size(sharding.comm, &ranks);
+    has_one_row_a_rank_ = ranks > 1 && q.shape.at(at) == ranks; // in both layouts
     if (is_packed()) {
         return;
     }
@@ -99,6 +113,13 @@ TensorView Shards::result(const TensorView& whole, DType dtype, int axis, const 
     return shard;
 }
 
+TensorView Shards::term(const TensorView& whole)
+{
+    const TensorView own = in_memory(DType::float32, whole, 2, whole.shape[2]);
+    terms_.push_back({own, whole});
+    return own;
+}
+
 void Shards::poison()
 {
     for (const Result& result : results_) {
@@ -111,6 +132,9 @@ void Shards::put_together() const
 {
     for (const Result& result : results_) {
         cli::put_together(result.shard, result.whole, result.axis, result.rows, sharding_.comm);
+    }
+    for (const Term& term : terms_) {
+        add_up(term.own, term.whole, sharding_.comm);
     }
 }
 
@@ -145,9 +169,27 @@ BackwardShards::BackwardShards(const BackwardArgs& whole, const Options& options
     own_.dk = result(whole.dk, whole.dk.dtype, axis(), rows_k_);
     own_.dv = result(whole.dv, whole.dv.dtype, axis(), rows_k_);
     own_.dsink = whole.dsink;
-    const bool has_bias_rows = whole.dbias && !is_packed() && whole.dbias.shape[2] != 1;
-    own_.dbias = has_bias_rows ? result(whole.dbias, whole.dbias.dtype, 2, rows_q_) : whole.dbias;
+    own_.dbias = dbias_of(whole.dbias);
     poison();
+}
+
+TensorView BackwardShards::dbias_of(const TensorView& whole)
+{
+    if (!whole || is_packed()) {
+        return whole;
+    }
+    if (whole.shape[2] != 1) {
+        return result(whole, whole.dtype, 2, rows_q_);
+    }
+    if (!has_one_row_a_rank_) {
+        return whole;
+    }
+    // dbias has the dtype of the bias: in float32 it is rounded once, after the sum.
+    const ConstTensorView bias = options_.bias;
+    const TensorView wide = in_memory(DType::float32, bias, 2, 1);
+    mpi::convert(bias, wide);
+    options_.bias = wide;
+    return term(whole);
 }
 
 mpi::Report BackwardShards::run_messages() const

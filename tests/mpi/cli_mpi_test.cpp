@@ -46,11 +46,34 @@ protected:
         EXPECT_EQ(outcome.status, 2) << outcome.err;
         EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
         std::size_t sentences = 0;
-        for (std::size_t at = 0; (at = outcome.err.find("flashomp: ", at)) != std::string::npos; ++at) {
+        for (std::size_t at = 0; (at = outcome.err.find("flashomp-mpi: ", at)) != std::string::npos; ++at) {
             ++sentences;
         }
         EXPECT_EQ(sentences, 1U) << outcome.err;
         EXPECT_EQ(snapshot(out()), before);
+    }
+    void expect_refused_by(int ranks, const Arguments& arguments, const std::string& words) const
+    {
+        expect_all_refused(ranks_of(ranks, arguments), words);
+    }
+    /// What a command prints that succeeds.
+    [[nodiscard]] std::string text_of(int ranks, const Arguments& arguments) const
+    {
+        Outcome outcome = run_mpi(ranks, arguments);
+        EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+        return std::move(outcome.out);
+    }
+    static void expect_words(const std::string& text, const std::vector<std::string>& words)
+    {
+        for (const std::string& some : words) {
+            EXPECT_NE(text.find(some), std::string::npos) << some << " in\n" << text;
+        }
+    }
+    static void expect_no_words(const std::string& text, const std::vector<std::string>& words)
+    {
+        for (const std::string& some : words) {
+            EXPECT_EQ(text.find(some), std::string::npos) << some << " in\n" << text;
+        }
     }
     void expect_equal_files(const fs::path& shared, const fs::path& alone, const std::vector<std::string>& names,
                             double bound) const
@@ -66,7 +89,7 @@ TEST_F(CliMpi, ForwardAndBackwardWriteWhatOneProcessWrites)
     // One query head a rank has another key head than the next; rows do not divide.
     const Arguments masks{"--causal", "bottom-right", "--softcap", "5"};
     const Arguments one = small_problem("backward") + masks;
-    succeed(one + Arguments{"--out", path("one"), "--device", "host"});
+    const Outcome alone = succeed(one + Arguments{"--out", path("one"), "--device", "host", "--json"});
     const Json json = json_of(3, one + Arguments{"--out", path("three"), "--sharding", "zigzag", "--scheme", "ring"});
     expect_equal_files(path("three"), path("one"), {"o", "lse", "dq", "dk", "dv"}, 2e-6);
     const Json& shared = json["passes"]["backward"]["ranks"];
@@ -76,12 +99,80 @@ TEST_F(CliMpi, ForwardAndBackwardWriteWhatOneProcessWrites)
     EXPECT_EQ(shared["why"], "the caller chose it");
     EXPECT_GT(shared["bytes_sent"], 0);
     EXPECT_TRUE(shared.contains("seconds_waiting_most"));
+    for (const char* const pass : {"forward", "backward"}) { // of the whole call, not of a part
+        EXPECT_EQ(json["passes"][pass]["standard_bytes"], Json::parse(alone.out)["passes"][pass]["standard_bytes"]);
+    }
 
-    const Outcome forward = run_mpi(2, small_problem("forward") + masks + Arguments{"--out", path("two")});
-    ASSERT_EQ(forward.status, 0) << forward.err;
-    EXPECT_NE(forward.out.find("was shared by 2 ranks, contiguous shards, scheme "), std::string::npos) << forward.out;
-    EXPECT_NE(forward.out.find("the model's fastest"), std::string::npos) << forward.out;
+    const Arguments forward = small_problem("forward") + masks;
+    const std::string text = text_of(2, forward + Arguments{"--out", path("two")});
+    expect_words(text, {"was shared by 2 ranks, contiguous shards, scheme ", "the model's fastest"});
+    expect_no_words(text, {"all_gather"}); // neither as the scheme nor among those that are slower
     expect_equal_files(path("two"), path("one"), {"o", "lse"}, 2e-6);
+    const Arguments gather{"--scheme", "all-gather"};
+    expect_words(text_of(2, forward + gather + Arguments{"--out", path("two")}), {"scheme all-gather (the caller"});
+    const Json named = json_of(2, forward + gather + Arguments{"--out", path("two")});
+    EXPECT_EQ(named["passes"]["forward"]["ranks"]["scheme"], "all_gather");
+}
+
+TEST_F(CliMpi, SaysWhereItRanWhereRank0HasNoRows)
+{
+    const Arguments rows{"forward",
+                         "--q",
+                         tensor("q", {1, 3, 4, 8}),
+                         "--k",
+                         tensor("k", {1, 7, 2, 8}),
+                         "--v",
+                         tensor("v", {1, 7, 2, 8})};
+    const std::string text = text_of(4, rows + Arguments{"--scheme", "ring", "--out", out()});
+    expect_words(text, {" of rank 1 (rank 0 had no rows), "});
+    expect_no_words(text, {", \n"});
+}
+
+TEST_F(CliMpi, ABiasOfOneRowHasOneGradientWhereEveryRankHasOneRow)
+{
+    const Arguments one{"backward",
+                        "--q",
+                        tensor("q", {1, 3, 4, 8}),
+                        "--k",
+                        tensor("k", {1, 7, 2, 8}),
+                        "--v",
+                        tensor("v", {1, 7, 2, 8}),
+                        "--do",
+                        tensor("do", {1, 3, 4, 8}),
+                        "--bias",
+                        tensor("bias", {1, 4, 1, 7})};
+    succeed(one + Arguments{"--out", path("one"), "--device", "host"});
+    const auto share = [&](const Arguments& sharing, double bound) {
+        const Outcome shared = run_mpi(3, one + sharing + Arguments{"--out", path("three")});
+        ASSERT_EQ(shared.status, 0) << shared.err;
+        expect_equal_files(path("three"), path("one"), {"dq", "dk", "dv", "dbias"}, bound);
+    };
+    share({"--scheme", "ring"}, 3e-6);
+    share({"--scheme", "all-gather", "--sharding", "zigzag"}, 3e-6);
+    share({"--scheme", "ulysses"}, 3e-6);
+    share({"--scheme", "ring", "--dtype", "bfloat16"}, 0.1); // rounded inputs, and sums that lack no row
+}
+
+TEST_F(CliMpi, CheckSaysHowRanksSharedItsCasesAndSkipsThoseOfTooFewHeads)
+{
+    const Arguments check{"check", cases(), "--scheme", "ulysses", "--case", "mqa", "--case", "d80"};
+    const Json json = json_of(2, check);
+    EXPECT_EQ(json["cases"][0]["backward"]["ranks"]["heads_ranks"], 2);
+    const Json more = json_of(3, check);
+    std::size_t skipped = 0;
+    for (const Json& item : more["cases"]) {
+        if (item["result"] == "skip") {
+            ++skipped;
+            EXPECT_NE(item["reason"].get<std::string>().find("at most as many ranks as heads"), std::string::npos);
+        }
+    }
+    EXPECT_GT(skipped, 0U);
+    EXPECT_EQ(more["skipped"], skipped);
+    EXPECT_EQ(more["passed"], 2 - skipped);
+
+    const std::string text =
+        text_of(3, {"check", cases(), "--scheme", "ring", "--sharding", "zigzag", "--case", "d80"});
+    expect_words(text, {"1 passed, 0 failed, 0 skipped; over 3 ranks, zigzag, scheme ring, ran on "});
 }
 
 TEST_F(CliMpi, BackwardTakesSavedResultsAndEveryOptionOfACase)
@@ -110,9 +201,13 @@ TEST_F(CliMpi, PlansForItsOwnRanksAndScheme)
     ASSERT_EQ(ring.size(), 2U);
     EXPECT_EQ(ring[1]["scheme"], "ring, zigzag");
     EXPECT_EQ(ring[1]["ranks"], 8);
-    expect_all_refused(ranks_of(2, {"plan", "--shape", "b1_h4_n512_d16"}), "--interconnect was not given");
-    expect_all_refused(ranks_of(2, asked + Arguments{"--scheme", "grid", "--heads-ranks", "3"}),
-                       "--heads-ranks was 3 with 2 ranks");
+    expect_refused_by(2, {"plan", "--shape", "b1_h4_n512_d16"}, "--interconnect was not given for 2 ranks");
+    expect_refused_by(2, {"plan", "--shape", "zzz"}, "shape was 'zzz'");
+    expect_refused_by(2, asked + Arguments{"--scheme", "grid", "--heads-ranks", "3"},
+                      "--heads-ranks was 3 with 2 ranks");
+    expect_refused_by(2, asked + Arguments{"--heads-ranks", "2"}, "--heads-ranks was 2 with --scheme auto");
+    expect_refused_by(1, {"plan", "--shape", "b1_h4_n512_d16", "--heads-ranks", "2"}, "--heads-ranks was 2 with");
+    EXPECT_FALSE(json_of(1, {"plan", "--shape", "b1_h4_n512_d16", "--device", "host"}).contains("sharding"));
 }
 
 TEST_F(CliMpi, BenchSendsWhatPlanPredictsAndChecksEveryRow)
@@ -149,12 +244,38 @@ TEST_F(CliMpi, BenchSendsWhatPlanPredictsAndChecksEveryRow)
     EXPECT_EQ(json["benchmarks"].size(), 4U + 2 * (7 + 6));
     EXPECT_EQ(heads, 2 * (3 + 2));
 
-    const Outcome text = run_mpi(2, quick + Arguments{"--shape", "b1_h2_n64_d8", "--dtype", "bfloat16", "--direction",
-                                                      "backward", "--scheme", "all-gather", "--sharding", "zigzag"});
-    EXPECT_EQ(text.status, 0) << text.err;
-    for (const char* const words : {"2 ranks in bfloat16", "one rank", "zigzag all_gather", "of ideal", "overlap"}) {
-        EXPECT_NE(text.out.find(words), std::string::npos) << words << " in\n" << text.out;
+    const Arguments small = quick + Arguments{"--shape", "b1_h2_n64_d8", "--direction", "backward"};
+    const Arguments gather{"--dtype", "bfloat16", "--scheme", "all-gather", "--sharding", "zigzag"};
+    expect_words(text_of(2, small + gather), {"2 ranks in bfloat16", "one rank", "zigzag all-gather", "of ideal",
+                                              "overlap", "planned sent", "planned time"});
+    const std::string heads_alone = text_of(2, small + Arguments{"--scheme", "ulysses"});
+    expect_words(heads_alone, {" ulysses "});
+    expect_no_words(heads_alone, {"contiguous"});
+}
+
+TEST_F(CliMpi, BenchRefusesBeforeItRunsWhatNoCallCanHave)
+{
+    const Arguments bench{"bench", "--shape", "b1_h2_n64_d16"};
+    expect_refused_by(2, bench + Arguments{"--scheme", "grid"}, "--scheme was grid without --heads-ranks");
+    expect_refused_by(2, bench + Arguments{"--scheme", "ring", "--heads-ranks", "2"},
+                      "--heads-ranks was 2 with --scheme ring");
+    expect_refused_by(2, bench + Arguments{"--sharding", "zigzag"}, "--sharding was given without --scheme");
+    expect_refused_by(3, bench + Arguments{"--scheme", "ulysses"}, "2 heads of b1_h2_n64_d16 over 3 ranks");
+    expect_refused_by(2, {"bench", "mla"}, "SUITE was 'mla'; allowed over ranks is one of fa2");
+    expect_refused_by(2, {"bench", "--shape", "b1_h1_n64_d8_page8"}, "allowed are shapes without _blocks");
+}
+
+TEST_F(CliMpi, HelpIsAboutRanks)
+{
+    for (const char* const command : {"check", "forward", "backward", "plan", "bench"}) {
+        const std::string help = text_of(1, {command, "--help"});
+        expect_words(help, {fmt::format("  mpirun -n 4 flashomp-mpi {} ", command), "--heads-ranks"});
+        expect_no_words(help, {fmt::format("  flashomp {}", command)});
     }
+    expect_words(text_of(1, {"forward", "--help"}), {"are for one rank alone.", "for forward on one rank alone:"});
+    const std::string bench = text_of(1, {"bench", "--help"});
+    expect_words(bench, {"spread: ", "nearest limit ", "b1_h8_n4096_d64_causal and b1_h8_n4096_d64."});
+    expect_no_words(bench, {"mla"});
 }
 
 TEST_F(CliMpi, WhatIsWrongOnOneRankEndsAll)
@@ -163,17 +284,35 @@ TEST_F(CliMpi, WhatIsWrongOnOneRankEndsAll)
     const Arguments to{"--out", out()};
     const auto with = [&](const Arguments& more) { return ranks_of(2, good + to + more); };
     expect_all_refused(with({"--scheme", "star"}), "--scheme was 'star'; allowed is one of auto, ring");
-    expect_all_refused(with({"--heads-ranks", "2"}), "heads_ranks was 2 with scheme automatic");
-    expect_all_refused(ranks_of(2, {"bench", "--shape", "b1_h1_n64_d8_page8"}), "allowed are shapes without _blocks");
+    expect_all_refused(with({"--heads-ranks", "2"}), "--heads-ranks was 2 with --scheme auto");
+    expect_all_refused(with({"--scheme", "grid"}), "--scheme was grid without --heads-ranks");
     write_text(path("file"), "no folder");
     expect_all_refused(ranks_of(2, good + Arguments{"--out", path("file") / "below"}), "is not a folder");
     // Two parts: the ranks are told different things.
     Arguments missing = good + to;
     *std::find(missing.begin(), missing.end(), tensor("k", {1, 7, 2, 8})) = path("missing.npy");
     expect_all_refused(ranks_of(1, good + to) + " : " + ranks_of(1, missing), "rank 1: ");
-    // Only rank 0 reaches the first step that both take.
     expect_all_refused(ranks_of(1, good + to) + " : " + ranks_of(1, {"forward", "--causal", "sideways"}),
                        "rank 1: --causal was 'sideways'");
+    // Only rank 0 reaches the step that both take next.
+    expect_all_refused(ranks_of(1, good + to) + " : " + ranks_of(1, good + to + Arguments{"--softcap", "-1"}),
+                       "rank 1: softcap was -1");
+}
+
+TEST_F(CliMpi, RanksAreToldTheSame)
+{
+    const Arguments good = small_problem("forward") + Arguments{"--out", out()};
+    const auto told = [&](const Arguments& first, const Arguments& second) {
+        return ranks_of(1, first) + " : " + ranks_of(1, second);
+    };
+    expect_all_refused(told(good, {"--help"}), "rank 1 was told `--help`, but rank 0 `forward`");
+    expect_all_refused(told({"--version"}, good), "rank 1 was told `forward`, but rank 0 `--version`");
+    expect_all_refused(told(good, {"plan", "--shape", "b1_h1_n8_d8"}), "rank 1 was told `plan --shape b1_h1_n8_d8`");
+    const Arguments bench{"bench", "--shape", "b1_h1_n8_d8"};
+    expect_all_refused(told(bench, bench + Arguments{"--list"}), "rank 1 was told `bench --shape b1_h1_n8_d8 --list`");
+    // Where it runs and what it is told to print are each rank's own.
+    const Outcome own = run_ranks(told(good + Arguments{"--threads", "1"}, good + Arguments{"--json"}));
+    EXPECT_EQ(own.status, 0) << own.err;
 }
 
 } // namespace
