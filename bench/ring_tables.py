@@ -17,7 +17,7 @@ from host_tables import markdown, time_text
 PAGE = results.ROOT / "docs" / "distributed.md"
 MARKS = "<!-- ring:begin -->", "<!-- ring:end -->"
 PATTERN = "*-ring.json"
-FIGURES = {"share": "Share of the ideal against the number of ranks, for each scheme"}
+FIGURES = {"share": "Share of the ideal speed-up against the number of ranks, for each scheme; bars show the spread"}
 SCHEMES = ("ring", "all_gather", "grid", "ulysses")
 
 
@@ -51,17 +51,8 @@ def of_call(rows, call):
     return [row for row in rows if (row["dtype"], row["direction"], row["shape"]) == call]
 
 
-def table(rows, heading, cell):
-    """A line for each call and scheme, a column for each number of ranks."""
-    ranks = sorted({row["ranks"] for row in rows})
-    lines = []
-    for call in calls_of(rows):
-        schemes = {}
-        for row in sorted(of_call(rows, call), key=order_of):
-            schemes.setdefault(name_of(row), {})[row["ranks"]] = row
-        lines += [[*call, name, *(cell(by_ranks[count]) if count in by_ranks else "" for count in ranks)]
-                  for name, by_ranks in schemes.items()]
-    return markdown(["dtype", "pass", "shape", "scheme", *(heading(count) for count in ranks)], lines)
+def ranks_of(rows):
+    return sorted({row["ranks"] for row in rows})
 
 
 def percent(share):
@@ -72,21 +63,59 @@ def megabytes(count):
     return f"{count / 1e6:.2f}"
 
 
-def share_table(rows):
-    return table(rows, lambda count: f"{count} ranks",
-                 lambda row: percent(row["share_of_ideal"]) + ("" if row["overlap"] is None else f" ({percent(row['overlap'])})"))
+def words_of(items):
+    items = [str(item) for item in items]
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def model_table(rows):
-    return table(rows, lambda count: f"{count} ranks: MB sent, time, planned",
-                 lambda row: f"{megabytes(row['bytes_sent'])}, {time_text(row['real_time'])}, {time_text(row['planned_time'])}")
+def cells_for_ranks(rows, ranks, cell):
+    """A cell for each number of ranks: what `cell` makes of the call's rows with so many ranks; empty where there is none."""
+    by_ranks = {count: [row for row in rows if row["ranks"] == count] for count in ranks}
+    return [cell(found) if found else "" for found in by_ranks.values()]
+
+
+def alone_text(rows):
+    """t1 of a run; the row of one rank alone has its spread, too."""
+    spread = f" (spread {percent(rows[0]['spread'])})" if rows[0]["ranks"] == 1 else ""
+    return time_text(rows[0]["one_rank_time"]) + spread
 
 
 def alone_table(rows):
-    lines = [[row["dtype"], row["direction"], row["shape"], time_text(row["real_time"]), percent(row["spread"])]
-             for row in sorted(rows, key=lambda row: (row["dtype"], row["direction"] != "forward", row["shape"]))
-             if row["timed"] and row["ranks"] == 1]
-    return markdown(["dtype", "pass", "shape", "one rank", "spread"], lines)
+    """t1 as each run measured it anew, which is what its shares of the ideal are of."""
+    rows = [row for row in rows if row["timed"]]
+    ranks = ranks_of(rows)
+    lines = [[*call, *cells_for_ranks(of_call(rows, call), ranks, alone_text)] for call in calls_of(rows)]
+    return markdown(["dtype", "pass", "shape", *(f"t₁ in the run of {count}" for count in ranks)], lines)
+
+
+def fastest_text(rows):
+    best = max(rows, key=lambda row: row["share_of_ideal"])
+    return f"{name_of(best)}: {percent(best['share_of_ideal'])}"
+
+
+def fastest_table(rows):
+    """The way with the largest share of the ideal, for each call and number of ranks."""
+    ranks = ranks_of(rows)
+    lines = [[*call, *cells_for_ranks(of_call(rows, call), ranks, fastest_text)] for call in calls_of(rows)]
+    return markdown(["dtype", "pass", "shape", *(f"{count} ranks" for count in ranks)], lines)
+
+
+def overlap_text(row):
+    """Of ranks that share cores it would say nothing."""
+    return "" if row["overlap"] is None or row["ranks_share_cores"] else percent(row["overlap"])
+
+
+def call_table(rows):
+    """A line for each scheme and number of ranks."""
+    lines = [[name_of(row), str(row["ranks"]), percent(row["share_of_ideal"]), time_text(row["real_time"]), percent(row["spread"]),
+              time_text(row["planned_time"]), megabytes(row["bytes_sent"]), overlap_text(row)]
+             for row in sorted(rows, key=lambda row: (order_of(row), row["ranks"]))]
+    return markdown(["scheme", "ranks", "share of the ideal", "time", "spread", "planned time", "MB sent", "overlap"], lines)
+
+
+def folded(title, lines):
+    """What a page of GitHub shows when its title is clicked."""
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"]
 
 
 def median(values):
@@ -108,8 +137,14 @@ def plan_sentences(rows):
     for is_shared, words in ((False, "Where each rank has a core"), (True, "Where ranks share cores")):
         ratios = [row["planned_time"] / row["real_time"] for row in rows if row["ranks_share_cores"] is is_shared]
         if ratios:
-            yield (f"{words}, planned times are {min(ratios):.2f} to {max(ratios):.2f} times the measured ones, {median(ratios):.2f} in "
-                   f"the middle ({len(ratios)} rows).")
+            yield (f"{words}, planned times are {min(ratios):.2f} to {max(ratios):.2f} times the measured ones, the median is "
+                   f"{median(ratios):.2f} ({len(ratios)} rows).")
+
+
+def place_of(context):
+    """The machine that the ranks shared, in words."""
+    cores = context["cores_of_host"]
+    return ", ".join(filter(None, (f"{cores} core{'' if cores == 1 else 's'}", context.get("cpu"), context.get("flashomp_host_isa"))))
 
 
 def section(path):
@@ -118,9 +153,9 @@ def section(path):
     facts, many = results.provenance(path), shared(rows)
     failed = [row for row in rows if not row["timed"]]
     loads = [run["load_avg"][0] for run in context["runs"]]
-    lines = [f"### {facts['machine']}", "",
-             f"{context['cores_of_host']} cores, one thread a rank, {context['mpi']}; measured {facts['date'][:10]} at commit "
-             f"{facts['commit'][:12]}, load at the start of a run {min(loads):.1f} to {max(loads):.1f}: "
+    lines = [f"### {place_of(context)}", "",
+             f"{words_of(ranks_of(rows))} ranks, one thread a rank, {context['mpi']}. Measured {facts['date'][:10]} at commit "
+             f"{facts['commit']}, with a load of {min(loads):.1f} to {max(loads):.1f} when a run began: "
              f"[{path.name}](../bench/results/{path.name}), by `{facts['command']}`.", "", bytes_sentence(many),
              *plan_sentences(many)]
     if failed:
@@ -128,8 +163,13 @@ def section(path):
     for kind, words in FIGURES.items():
         if (results.ROOT / "docs" / "figures" / f"{path.stem}-{kind}.svg").exists():
             lines += ["", f"![{words}](figures/{path.stem}-{kind}.svg)"]
-    return [*lines, "", *alone_table(rows), "", "Share of the ideal, and in parentheses the overlap:", "", *share_table(many), "",
-            "Bytes that all ranks sent, measured and planned time:", "", *model_table(many), ""]
+    lines += ["", "The time of one rank alone, which each run measured anew:", "", *alone_table(rows), "",
+              "The scheme and layout with the largest share of the ideal, of those below:", "", *fastest_table(many), "",
+              "All schemes and layouts, for each call"
+              + (". No overlap is given where ranks share cores." if any(row["ranks_share_cores"] for row in many) else ":"), ""]
+    for call in calls_of(many):
+        lines += [*folded(" ".join(call), call_table(of_call(many, call))), ""]
+    return lines
 
 
 def tables():

@@ -69,8 +69,9 @@ struct Report {
 // over ranks, may differ, and ranks may have no rows. Contiguous shards may be of any lengths; zigzag ones are those of
 // positions().
 // bias, mask and block_mask have the rank's rows, where they have rows, and all keys of the whole sequence, and so has
-// key_padding_mask. dbias is like bias, and complete. A bias whose rows have extent 1 on all ranks is one for all rows,
-// unless every rank has exactly one row; its dbias is the sum over all ranks, on each of them.
+// key_padding_mask, with the same values on every rank. dbias is like bias, and complete. A bias whose rows have extent 1
+// on all ranks is one for all rows, with the same values, unless every rank has exactly one row; its dbias is the sum
+// over all ranks, on each of them. Extent 1 on some ranks and their own rows on others is an Error.
 // sink and alibi_slopes have all heads, and the same values on every rank. dsink is the sum over ranks, on each of
 // them.
 //
@@ -97,13 +98,17 @@ struct Report {
 // from parts (above 32), all ranks compute float32 calls once more with logits from which about LSE is taken: forward
 // takes twice as long, backward three times. Not with softcap or score_mod, nor with head_dim above 568. Of tensors on
 // a device LSE is looked at on the host, in every float32 call; where it is large, dout is, too, in backward.
+// In a float32 LSE beyond 2^24 the log of the number of keys is lost. Where a bias of -1e9 hides every key of a row, and
+// q has 16 bits or the bias is beyond -1e10, o of that row is not the mean of v, nor is P 1/n in what the row adds to
+// gradients. A row whose dout is 0 adds nothing.
 //
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
 // merged and summed in float32, in an order that depends on nothing else; o, dq, dk and dv are rounded once.
 // Failures. All ranks of the communicator must make the call. Before anything else moves the ranks compare what they
-// were given: where they differ, or one of them has an argument that is not as documented, all throw the same Error
-// (NotBuilt for what is not taken with more than one rank). A failure in the middle is a RunFailure on all ranks, which
+// were given, all but bias, mask and block_mask of packed sequences, which would take as long as the call to read: where
+// they differ, or one of them has an argument that is not as documented, all throw the same Error (NotBuilt for what is
+// not taken with more than one rank). A failure in the middle is a RunFailure on all ranks, which
 // finish their messages first. A failure of MPI itself is a RunFailure on the ranks that see it. Threads. MPI is called
 // by the calling thread alone. Calls on one communicator follow one another, as MPI's collective functions do. The
 // first call on a communicator duplicates it; the duplicate is freed with it.

@@ -226,7 +226,8 @@ class Drawn(unittest.TestCase):
             return row("flashomp-mpi", "forward", 256, 1.0) | {
                 "ranks": ranks, "layout": layout, "scheme": scheme, "heads_ranks": 2 if scheme == "grid" else 1, "devices": min(ranks, 2),
                 "ranks_share_cores": ranks > 2, "share_of_ideal": share, "overlap": 0.25, "bytes_sent": 4000000,
-                "planned_bytes": 4000000, "planned_time": 0.5, "spread": 0.01} | more
+                "planned_bytes": 4000000, "planned_time": 0.5, "spread": 0.01, "one_rank_time": 2.0 + ranks, "least_time": 0.5,
+                "most_time": 2.0} | more
         rows = [shared(1, "", "one rank", 1.0), shared(2, "zigzag", "ring", 0.9), shared(4, "zigzag", "ring", 0.8),
                 shared(2, "contiguous", "ring", 0.5), shared(4, "contiguous", "grid", 0.7, overlap=None),
                 shared(2, "contiguous", "ulysses", 0.6, planned_bytes=5)]
@@ -236,12 +237,19 @@ class Drawn(unittest.TestCase):
                                     "benchmarks": rows}))
         _, read = results.read(file)
         figure = ring_figures.share(read, "here")
-        self.assertEqual(self.values(figure), [(50.0,), (60.0,), (70.0,), (90.0, 80.0)])
+        self.assertEqual(self.values(figure), [(50.0,), (60.0,), (70.0,), (80.0,), (90.0,)])  # no line from 2 ranks to 4
+        bars = sorted(tuple(segment[:, 1].round(6)) for lines in figure.axes[0].collections for segment in lines.get_segments())
+        self.assertEqual(bars, [(25.0, 100.0), (30.0, 120.0), (35.0, 140.0), (40.0, 160.0), (45.0, 180.0)])
+        own_cores = [one | {"ranks_share_cores": False} for one in read]
+        self.assertEqual(self.values(ring_figures.share(own_cores, "here")), [(50.0,), (60.0,), (70.0,), (90.0, 80.0)])
         self.assertIn("from 4 on", figure._suptitle.get_text())
         text = "\n".join(ring_tables.section(file))
-        self.assertIn("| float32 | forward | b1_h2_n256_d64 | ring, zigzag | 90 % (25 %) | 80 % (25 %) |", text)
-        self.assertIn("| grid of 2, contiguous |  | 70 % |", text)
-        self.assertIn("| 4.00, 1.00 ms, 0.50 ms |", text)
+        self.assertIn("1, 2 and 4 ranks, one thread a rank, An MPI.", text)
+        self.assertIn("| float32 | forward | b1_h2_n256_d64 | 3.00 ms (spread 1 %) | 4.00 ms | 6.00 ms |", text)
+        self.assertIn("| float32 | forward | b1_h2_n256_d64 | ring, zigzag: 90 % | ring, zigzag: 80 % |", text)
+        self.assertIn("<summary>float32 forward b1_h2_n256_d64</summary>", text)
+        self.assertIn("| ring, zigzag | 2 | 90 % | 1.00 ms | 1 % | 0.50 ms | 4.00 | 25 % |", text)
+        self.assertIn("| ring, zigzag | 4 | 80 % | 1.00 ms | 1 % | 0.50 ms | 4.00 |  |", text)
         self.assertIn("In 1 of 5 rows **other bytes are sent than planned**: 2 ranks, float32 forward b1_h2_n256_d64, Ulysses.", text)
         self.assertIn("Where ranks share cores, planned times are 0.50 to 0.50 times the measured ones", text)
         self.assertEqual([one.read_text() for one in ring_figures.draw(file, self.out)],
