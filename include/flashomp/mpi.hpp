@@ -69,8 +69,8 @@ struct Report {
 // over ranks, may differ, and ranks may have no rows. Contiguous shards may be of any lengths; zigzag ones are those of
 // positions().
 // bias, mask and block_mask have the rank's rows, where they have rows, and all keys of the whole sequence, and so has
-// key_padding_mask, with the same values on every rank. dbias is like bias, and complete. A bias whose rows have extent 1
-// on all ranks is one for all rows, with the same values, unless every rank has exactly one row; its dbias is the sum
+// key_padding_mask, with the same values on every rank. dbias is like bias, and complete. A bias whose rows have extent
+// 1 on all ranks is one for all rows, with the same values, unless every rank has exactly one row; its dbias is the sum
 // over all ranks, on each of them. Extent 1 on some ranks and their own rows on others is an Error.
 // sink and alibi_slopes have all heads, and the same values on every rank. dsink is the sum over ranks, on each of
 // them.
@@ -83,35 +83,36 @@ struct Report {
 // Not taken with more than one rank: caches, 8 bits, positions.
 //
 // GPUs. Where device is automatic and calls would take a GPU, a rank takes that of its number among the communicator's
-// ranks on its node, modulo the GPUs there: device_of_rank().
-// All tensors, those of the options, too, are in host memory, or all are in the memory of the rank's device, on every
-// rank; cu_seqlens are in host memory. On host tensors calls on a GPU copy what each needs there and back. Of device
-// tensors only what large logits need (below) is on the host: blocks, sums and parts are the device's memory, too.
-// Messages go through page-locked host memory, unless MPI takes addresses of the device: Open MPI's
-// MPIX_Query_cuda_support() or MPICH's MPIX_GPU_query_support() says so, or the environment variable
-// FLASHOMP_MPI_GPU_AWARE, which is 0 or 1 then. MPI may want the rank's device to be the calling thread's current one.
-// Streams. Options::stream is taken with device tensors. The call reads and writes them in the stream's order: after
-// what was sent there before. It returns when its results are there, with one rank alone when they are queued. On the
-// cuda backend all its work is queued on the stream, or on CUDA's default one, and messages move meanwhile.
+// ranks on its node, modulo the GPUs there: device_of_rank(). In another communicator, and with one rank alone, which
+// takes the first GPU, a rank may have another number: name the device that tensors are on. All tensors, those of the
+// options, too, are in host memory, or all are in the memory of the rank's device, on every rank; cu_seqlens are in
+// host memory. On host tensors calls on a GPU copy what each needs there and back. Of device tensors only what large
+// logits need (below) is on the host: blocks, sums and parts are the device's memory, too. Messages go through
+// page-locked host memory, unless MPI takes addresses of the device: Open MPI's MPIX_Query_cuda_support() or MPICH's
+// MPIX_GPU_query_support() says so, or the environment variable FLASHOMP_MPI_GPU_AWARE, which is 0 or 1 then. MPI may
+// want the rank's device to be the calling thread's current one. Streams. Options::stream is taken with device tensors.
+// The call reads and writes them in the stream's order: after what was sent there before. It returns when its results
+// are there, with one rank alone when they are queued. On the cuda backend all its work is queued on the stream, or on
+// CUDA's default one, and messages move meanwhile.
 //
 // Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
 // from parts (above 32), all ranks compute float32 calls once more with logits from which about LSE is taken: forward
 // takes twice as long, backward three times. Not with softcap or score_mod, nor with head_dim above 568. Of tensors on
 // a device LSE is looked at on the host, in every float32 call; where it is large, dout is, too, in backward.
-// In a float32 LSE beyond 2^24 the log of the number of keys is lost. Where a bias of -1e9 hides every key of a row, and
-// q has 16 bits or the bias is beyond -1e10, o of that row is not the mean of v, nor is P 1/n in what the row adds to
-// gradients. A row whose dout is 0 adds nothing.
+// In a float32 LSE beyond 2^24 the log of the number of keys is lost. Where a bias of -1e9 hides every key of a row,
+// and q has 16 bits or the bias is beyond -1e10, o of that row is not the mean of v, nor is P 1/n in what the row adds
+// to gradients. A row whose dout is 0 adds nothing.
 //
 // One rank. The call is flashomp::forward() or backward(), to the bit.
 // Results are the same bits in every run with the same number of ranks, scheme and layout. Parts are float32 and are
 // merged and summed in float32, in an order that depends on nothing else; o, dq, dk and dv are rounded once.
 // Failures. All ranks of the communicator must make the call. Before anything else moves the ranks compare what they
-// were given, all but bias, mask and block_mask of packed sequences, which would take as long as the call to read: where
-// they differ, or one of them has an argument that is not as documented, all throw the same Error (NotBuilt for what is
-// not taken with more than one rank). A failure in the middle is a RunFailure on all ranks, which
-// finish their messages first. A failure of MPI itself is a RunFailure on the ranks that see it. Threads. MPI is called
-// by the calling thread alone. Calls on one communicator follow one another, as MPI's collective functions do. The
-// first call on a communicator duplicates it; the duplicate is freed with it.
+// were given, all but bias, mask and block_mask of packed sequences, which would take as long as the call to read:
+// where they differ, or one of them has an argument that is not as documented, all throw the same Error (NotBuilt for
+// what is not taken with more than one rank). A failure in the middle is a RunFailure on all ranks, which finish their
+// messages first. A failure of MPI itself is a RunFailure on the ranks that see it. Threads. MPI is called by the
+// calling thread alone. Calls on one communicator follow one another, as MPI's collective functions do. The first call
+// on a communicator duplicates it; the duplicate is freed with it.
 
 /// The device of calls with these options on the calling rank, for whoever allocates tensors there: that of the options
 /// where it is not automatic or there is one GPU at most. Collective.

@@ -152,6 +152,18 @@ private:
     std::vector<std::pair<TensorView, TensorView>> outputs_;
 };
 
+/// On the GPU of the tensors: a rank's number in another communicator, and so the GPU of its number, may be another
+/// one.
+Options placed(Options options, const mpi::Sharding& sharding)
+{
+    static const Device device =
+        test_device() == TestDevice::gpu ? mpi::device_of_rank(MPI_COMM_WORLD, options) : options.device;
+    if (sharding.comm != MPI_COMM_WORLD && options.device.kind == Device::Kind::automatic) {
+        options.device = device;
+    }
+    return options;
+}
+
 /// Runs f, and brings results back also where it throws: there are none then.
 template <class F>
 mpi::Report run(Copies& copies, F f)
@@ -187,7 +199,7 @@ mpi::Report sharded_forward(const ForwardArgs& args, const Options& options, con
     copy.v = there.input(args.v);
     copy.o = there.output(args.o);
     copy.lse = there.output(args.lse);
-    const Options options_there = there.options(options);
+    const Options options_there = placed(there.options(options), sharding);
     return run(there, [&] { return mpi::forward(copy, options_there, sharding); });
 }
 
@@ -209,7 +221,7 @@ mpi::Report sharded_backward(const BackwardArgs& args, const Options& options, c
     copy.dv = there.output(args.dv);
     copy.dbias = there.output(args.dbias);
     copy.dsink = there.output(args.dsink);
-    const Options options_there = there.options(options);
+    const Options options_there = placed(there.options(options), sharding);
     return run(there, [&] { return mpi::backward(copy, options_there, sharding); });
 }
 
