@@ -84,16 +84,16 @@ struct Report {
 //
 // GPUs. Where device is automatic and calls would take a GPU, a rank takes that of its number among the communicator's
 // ranks on its node, modulo the GPUs there: device_of_rank(). In another communicator, and with one rank alone, which
-// takes the first GPU, a rank may have another number: name the device that tensors are on. All tensors, those of the
-// options, too, are in host memory, or all are in the memory of the rank's device, on every rank; cu_seqlens are in
-// host memory. On host tensors calls on a GPU copy what each needs there and back. Of device tensors only what large
-// logits need (below) is on the host: blocks, sums and parts are the device's memory, too. Messages go through
-// page-locked host memory, unless MPI takes addresses of the device: Open MPI's MPIX_Query_cuda_support() or MPICH's
-// MPIX_GPU_query_support() says so, or the environment variable FLASHOMP_MPI_GPU_AWARE, which is 0 or 1 then. MPI may
-// want the rank's device to be the calling thread's current one. Streams. Options::stream is taken with device tensors.
-// The call reads and writes them in the stream's order: after what was sent there before. It returns when its results
-// are there, with one rank alone when they are queued. On the cuda backend all its work is queued on the stream, or on
-// CUDA's default one, and messages move meanwhile.
+// takes the first GPU, a rank may have another number: name the device that tensors are on.
+// All tensors, those of the options, too, are in host memory, or all are in the memory of the rank's device, on every
+// rank; cu_seqlens are in host memory. On host tensors calls on a GPU copy what each needs there and back. Of device
+// tensors only what large logits need (below) is on the host: blocks, sums and parts are the device's memory, too.
+// Messages go through page-locked host memory, unless MPI takes addresses of the device: Open MPI's
+// MPIX_Query_cuda_support() or MPICH's MPIX_GPU_query_support() says so, or the environment variable
+// FLASHOMP_MPI_GPU_AWARE, which is 0 or 1 then. MPI may want the rank's device to be the calling thread's current one.
+// Streams. Options::stream is taken with device tensors. The call reads and writes them in the stream's order: after
+// what was sent there before. It returns when its results are there, with one rank alone when they are queued. On the
+// cuda backend all its work is queued on the stream, or on CUDA's default one, and messages move meanwhile.
 //
 // Large logits. Where an LSE of some rank is so large that its rounding to float32 would show in what is put together
 // from parts (above 32), all ranks compute float32 calls once more with logits from which about LSE is taken: forward

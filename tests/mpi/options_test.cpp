@@ -185,6 +185,18 @@ void expect_near(const HostTensor& many, const HostTensor& one, double relative,
     EXPECT_LE(max_error(doubles(many), doubles(one)), relative * largest_of(doubles(one)) + absolute) << name;
 }
 
+/// f(results of all ranks), by every sharding.
+template <class F>
+void with_each_sharding(AttentionCase& attention, int heads, F f)
+{
+    for (const auto& [name, sharding] : shardings(heads)) {
+        SCOPED_TRACE(name);
+        OnRanks on_ranks(attention, sharding);
+        static_cast<void>(on_ranks.run());
+        f(on_ranks.all());
+    }
+}
+
 /// Few rows and keys, or none: rows that see the sink alone, too.
 TEST(ShardedLargeLogits, OfAnyLengths)
 {
@@ -196,11 +208,8 @@ TEST(ShardedLargeLogits, OfAnyLengths)
         attention.add_sink();
         static_cast<void>(attention.run(attention.options));
         const Results single = attention.take_results();
-        for (const auto& [name, sharding] : shardings(4)) {
-            SCOPED_TRACE(::testing::Message() << rows_q << "x" << rows_k << " " << name);
-            OnRanks on_ranks(attention, sharding);
-            static_cast<void>(on_ranks.run());
-            const Results many = on_ranks.all();
+        SCOPED_TRACE(::testing::Message() << rows_q << "x" << rows_k);
+        with_each_sharding(attention, 4, [&](const Results& many) {
             constexpr double relative = 1e-4;       // logits of some hundreds have 2^-15 of their own
             constexpr double of_d = 59.0 * 0x1p-17; // where a row sees one key, dS is the rounding of D
             expect_near(many.o, single.o, relative, "o");
@@ -209,7 +218,7 @@ TEST(ShardedLargeLogits, OfAnyLengths)
             expect_near(many.dk, single.dk, relative, "dk", of_d);
             expect_near(many.dv, single.dv, relative, "dv");
             expect_near(many.dsink, single.dsink, relative, "dsink");
-        }
+        });
     }
 }
 
@@ -221,17 +230,14 @@ TEST(ShardedLargeLogits, MayBeHuge)
         attention.options.scale = scale;
         static_cast<void>(attention.run(attention.options));
         const Results single = attention.take_results();
-        for (const auto& [name, sharding] : shardings(2)) {
-            SCOPED_TRACE(::testing::Message() << name << ", scale " << scale);
-            OnRanks on_ranks(attention, sharding);
-            static_cast<void>(on_ranks.run());
-            const Results many = on_ranks.all();
+        SCOPED_TRACE(scale);
+        with_each_sharding(attention, 2, [&](const Results& many) {
             expect_near(many.o, single.o, 1e-6, "o");
             expect_near(many.lse, single.lse, 1e-6, "lse");
             expect_near(many.dv, single.dv, 1e-6, "dv");
             EXPECT_LE(largest_of(doubles(many.dq)), scale * 0x1p-16);
             EXPECT_LE(largest_of(doubles(many.dk)), scale * 0x1p-16);
-        }
+        });
     }
 }
 
@@ -245,17 +251,13 @@ TEST(ShardedLargeLogits, OfRowsThatABiasHidesWhole)
     }
     static_cast<void>(attention.run(attention.options));
     const Results single = attention.take_results();
-    for (const auto& [name, sharding] : shardings(2)) {
-        SCOPED_TRACE(name);
-        OnRanks on_ranks(attention, sharding);
-        static_cast<void>(on_ranks.run());
-        const Results many = on_ranks.all();
+    with_each_sharding(attention, 2, [&](const Results& many) {
         expect_near(many.o, single.o, 1e-5, "o");
         expect_near(many.lse, single.lse, 1e-6, "lse");
         expect_near(many.dq, single.dq, 1e-5, "dq");
         expect_near(many.dk, single.dk, 1e-5, "dk");
         expect_near(many.dv, single.dv, 1e-5, "dv");
-    }
+    });
 }
 
 /// o of 16 bits, written by forward and read by backward.
