@@ -21,6 +21,7 @@ figures of it, bench/lm_tables.py the tables.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -181,8 +182,10 @@ def of_children(groups, arguments):
         asked = {"configurations": group, "threads": arguments.threads, "data": arguments.data,
                  "bpe": str(arguments.bpe) if arguments.bpe else None}
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-            child.stdin.write(json.dumps(asked))
-            child.stdin.close()
+            # A process may die before all is written; that there is no line tells.
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps(asked))
+                child.stdin.close()
             for configuration in group:
                 line = child.stdout.readline()
                 if not line:

@@ -75,19 +75,25 @@ def test_sdpa(record_property):
 
 
 def test_backward(record_property):
-    """flashomp.torch's operator, which autograd's engine calls: with PyTorch's own way to an operator."""
+    """flashomp.torch's operator, which autograd's engine calls, as a multiple of an operator in Python that only makes the
+    results: PyTorch's own way to it takes 20 to 30 µs, more than twice as long on one machine as on another."""
     torch = pytest.importorskip("torch")
     import flashomp.torch
 
     q, lse = torch.randn(1, 1, 1, 8), torch.zeros(1, 1, 1)
-    options = (*(None,) * 9, "none", -1, -1, 0.0, 0.0, "bhsd", False, False)
+    arguments = (q, q, q, q, lse, q, *(None,) * 9, "none", -1, -1, 0.0, 0.0, "bhsd", False, False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        took = overhead(lambda: torch.ops.flashomp.backward.default(q, q, q, q, lse, q, *options),
-                        lambda: flashomp.attention_backward(q, q, q, q, lse, q, threads=1, return_report=True))
-    finally:
-        torch.set_num_threads(threads)
+    with torch.library._scoped_library("flashomp_overhead", "DEF") as library:
+        library.define(str(torch.ops.flashomp.backward.default._schema).partition("::")[2])
+        library.impl("backward", lambda q, *rest: tuple(q.new_empty(0) for _ in range(5)), "CPU")
+        torch.library.register_autograd("flashomp_overhead::backward", lambda ctx, *gradients: None, lib=library)
+        try:
+            empty = overhead(lambda: torch.ops.flashomp_overhead.backward.default(*arguments), lambda: [{"seconds": 0.0}])
+            took = overhead(lambda: torch.ops.flashomp.backward.default(*arguments),
+                            lambda: flashomp.attention_backward(q, q, q, q, lse, q, threads=1, return_report=True))
+        finally:
+            torch.set_num_threads(threads)
     record_property("overhead_us", took)
-    print(f"{took:.1f} µs")
-    assert took < 3 * LIMIT
+    print(f"{took:.1f} µs, an operator that only makes results {empty:.1f} µs")
+    assert took < 5 * empty

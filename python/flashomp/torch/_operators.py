@@ -112,8 +112,7 @@ def backward_kernel(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dou
     gradients = (None, None, None, None if with_dbias else False, None if with_dsink else False)
     dq, dk, dv, dbias, dsink = _core.attention_backward(inputs, gradients, False, False, options, True)
     counts.backward()
-    none = q.new_empty(0)
-    return dq, dk, dv, none if dbias is None else dbias, none.clone() if dsink is None else dsink
+    return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsink is None else dsink
 
 
 def _backward_fake(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Tensor,
