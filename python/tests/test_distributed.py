@@ -1,6 +1,7 @@
 """flashomp.torch.distributed on 1 to 4 processes against one: every scheme, option and layout, and what goes wrong."""
 
 import random
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ if not dist.is_available() or not dist.is_gloo_available():
 import flashomp  # noqa: E402
 import flashomp.torch  # noqa: E402
 import flashomp.torch.distributed as ours  # noqa: E402
+from flashomp.torch.distributed import _function  # noqa: E402
+from flashomp.torch.distributed._output import stand_in  # noqa: E402
 from ranks import Ranks, home  # noqa: E402
 
 
@@ -219,6 +222,39 @@ def test_sixteen_bits_are_rounded_once(ranks, dtype, scheme):
     differences of large numbers."""
     ranks(4, sixteen_bits, dtype, scheme, 0.0)
     ranks(4, sixteen_bits, dtype, scheme, 4.0)
+
+
+def sixteen_bits_of_o(group, dtype, scheme, mean):
+    """As on a GPU, whose backward reads an o of 16 bits."""
+    with mock.patch.object(_function, "reads_float32", lambda device: False):
+        sixteen_bits(group, dtype, scheme, mean)
+
+
+@pytest.mark.parametrize("scheme", ["zigzag", "gather", "grid"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_stands_in_for_o(ranks, dtype, scheme):
+    ranks(4, sixteen_bits_of_o, dtype, scheme, 0.0)
+    ranks(4, sixteen_bits_of_o, dtype, scheme, 4.0)
+
+
+@pytest.mark.parametrize("head_dim_v", [3, 16, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_stands_in_for_o_has_its_products_with_dout(dtype, head_dim_v):
+    o, dout = draw(1, 2, 61, 4, head_dim_v) + 4, draw(2, 2, 61, 4, head_dim_v, dtype=dtype)
+    dout[0, :3], dout[0, 3:6, :, 2:] = 0, 0
+    o[1, 0], o[1, 1], o[1, 2], dout[1, 2] = 20000, float("nan"), 64992, dout[1, 2].abs()
+    made = stand_in(o, dout)
+    assert made.dtype == dtype
+    products, terms = dout.double() * o, (dout.double() * o).abs().sum(-1)
+    error = ((dout.double() * made).sum(-1) - products.sum(-1)).abs()
+    assert error[1, 1].isnan().all()
+    error[1, 1] = 0
+    assert (error[0, 3:6] <= 2**-15 * terms[0, 3:6]).all(), "two elements carry 16 bits"
+    error[0, 3:6] = 0
+    if dtype == torch.float16:
+        assert (made[1, 2] == 64992).all(), "three in one are beyond float16's end"
+        error[1, 2] = 0
+    assert (error <= 2**-22 * terms.nan_to_num()).all()
 
 
 def random_case(group, seed):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 LIMIT = 20.0  # µs
+pytestmark = pytest.mark.alone
 
 
 def overhead(call, report):

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from ._exchange import Group, expect_no_failure, guarded
 from ._heads import Heads, Members, head_range, with_heads_inside
 from ._layout import Band, Piece
+from ._output import reads_float32, stand_in
 from ._parts import Part, Sums, backward_block, forward_block, sink_alone
 from ._ring import Gather, Ring
 
@@ -94,10 +95,8 @@ class Sharded(torch.autograd.Function):
         expect_no_failure(plan.group, error, q.device)
         sink_alone(part, lse)
         rounded = o.to(q.dtype)
-        # On the host backward reads a float32 o beside inputs of 16 bits, so that rounding o takes nothing from Σ dO∘O; a
-        # GPU's tensor machines do not.
-        ctx.save_for_backward(q, k, v, o if q.device.type == "cpu" else rounded, lse, bias, sink, alibi_slopes,
-                              key_padding_mask, mask)
+        # In float32: rounding o would take more from Σ dO∘O than all else does from gradients.
+        ctx.save_for_backward(q, k, v, o, lse, bias, sink, alibi_slopes, key_padding_mask, mask)
         lse_rows = plan.members_q.to_rows(with_heads_inside(lse)[..., None], heads.q, all_q)[..., 0]
         lse_out = with_heads_inside(lse_rows).contiguous()
         ctx.mark_non_differentiable(lse_out)
@@ -110,6 +109,8 @@ class Sharded(torch.autograd.Function):
         q, k, v, o, lse, bias, sink, alibi_slopes, key_padding_mask, mask = ctx.saved_tensors
         with_dbias, with_dsink = ctx.needs_input_grad[4:6]
         dout = _unit(plan.members_q.to_heads(dout.to(q.dtype), plan.heads.q))
+        if q.dtype != torch.float32 and not reads_float32(q.device):
+            o = stand_in(o, dout)
         part = plan.part(bias, sink, alibi_slopes, key_padding_mask, mask)
         own_sink = part.sink if with_dsink else None
         sums = Sums(_zeros(q), _zeros(bias) if with_dbias else None, None if own_sink is None else _zeros(own_sink))
