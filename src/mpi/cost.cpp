@@ -1,6 +1,7 @@
 #include "cost.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <vector>
 
@@ -47,9 +48,11 @@ Cost cost_of(const CostShape& s, Scheme scheme, int heads_ranks, const Speeds& s
     // Sharing out heads evens out what masks leave uneven within a group.
     const double even = s.pairs_of_all / s.ranks;
     const double pairs = even + (s.pairs_of_busiest - even) * (groups - 1) / std::max(s.ranks - 1.0, 1.0);
+    const double pairs_of_parts = blocks * speeds.keys_of_part * s.length_q / s.ranks;
+    const double most_heads = std::ceil(s.heads_q / members) * members / s.heads_q; // of a member, in shares
 
     Cost cost;
-    cost.seconds_computing = flops(s, pairs) / speeds.flops;
+    cost.seconds_computing = flops(s, (pairs + pairs_of_parts) * most_heads) / speeds.flops;
     // Blocks of a gather are under way together: no step waits for another one's message.
     const double messages = scheme == Scheme::all_gather ? std::min(blocks, 1.0) : blocks;
     const double in_ring = blocks * block / speeds.bytes + messages * speeds.message;

@@ -10,12 +10,17 @@
 
 namespace flashomp::mpi {
 
-/// What the model counts with: orders of magnitude of a cluster of CPUs, nowhere measured. Schemes differ by more than
-/// these are off where the choice matters. Ranks with GPUs are a thousand times faster: name their scheme.
+/// What the model counts with. Speeds and latency are orders of magnitude of a cluster of CPUs, nowhere measured:
+/// schemes differ by more than these are off where the choice matters. Ranks with GPUs are a thousand times faster:
+/// name their scheme.
 struct Speeds {
-    double flops = 1e11;         ///< of a rank, a second: some cores
-    double bytes = 1e10;         ///< a second between two ranks: a network of 100 Gbit/s, less its headers
-    double message = 5e-6;       ///< seconds of a message: MPI's latency between hosts, and calls into it
+    double flops = 1e11;   ///< of a rank, a second: some cores
+    double bytes = 1e10;   ///< a second between two ranks: a network of 100 Gbit/s, less its headers
+    double message = 5e-6; ///< seconds of a message: MPI's latency between hosts, and calls into it
+    /// What each part of a row beyond the first costs, as so many keys more: o and LSE are merged, dK and dV summed,
+    /// and blocks are short. From bench/results/h100-host-ring.json; tests/mpi/cost_test.cpp compares choices with both
+    /// sets.
+    double keys_of_part = 64;
     double gather_bytes = 256e6; ///< memory that a gather of K and V may take on a rank
 };
 

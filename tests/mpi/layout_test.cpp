@@ -1,6 +1,5 @@
-// Shards, the pairs of runs that see each other, routes of blocks, heads, and the cost model: every rank finds the
-// same, without a message.
-#include "cost.hpp"
+// Shards, the pairs of runs that see each other, routes of blocks, and heads: every rank finds the same, without a
+// message.
 #include "heads.hpp"
 #include "layout.hpp"
 #include "ring.hpp"
@@ -142,53 +141,6 @@ TEST(Heads, RunsHaveEqualGroups)
             EXPECT_EQ(next, heads_q);
         }
     }
-}
-
-CostShape long_shape(int ranks)
-{
-    CostShape shape;
-    shape.ranks = ranks;
-    shape.heads_q = 32;
-    shape.heads_kv = 32;
-    shape.length_q = shape.length_k = 1 << 17;
-    shape.head_dim = shape.head_dim_v = 128;
-    shape.pairs_of_all = shape.length_q * shape.length_k;
-    shape.pairs_of_busiest = shape.pairs_of_all / ranks;
-    shape.blocks_of_busiest = ranks - 1;
-    return shape;
-}
-
-TEST(Cost, LongSequencesHideTheirTraffic)
-{
-    const Choice choice = cheapest(long_shape(8));
-    EXPECT_EQ(choice.scheme, Scheme::ring) << choice.why;
-    EXPECT_NE(choice.why.find("too much memory"), std::string::npos) << choice.why;
-    const Cost cost = cost_of(long_shape(8), Scheme::ring, 1);
-    EXPECT_GT(cost.seconds_computing, cost.seconds_sending);
-    EXPECT_EQ(cost.seconds, cost.seconds_computing);
-    EXPECT_EQ(cost_of(long_shape(8), Scheme::all_gather, 1).seconds, cost.seconds); // nothing is left to be saved
-}
-
-TEST(Cost, SlowWiresShareOutHeads)
-{
-    // Where sending is all that counts, heads move q, k, v and o once, a ring K and V ranks - 1 times.
-    Speeds slow;
-    slow.bytes = 1e6;
-    const Choice choice = cheapest(long_shape(16), slow);
-    EXPECT_EQ(choice.scheme, Scheme::ulysses) << choice.why;
-    CostShape one_head = long_shape(16);
-    one_head.heads_q = one_head.heads_kv = 1;
-    EXPECT_EQ(cheapest(one_head, slow).heads_ranks, 1);
-}
-
-TEST(Cost, ShortSequencesAreGathered)
-{
-    CostShape shape = long_shape(8); // whose messages' latencies a ring has one after the other
-    shape.heads_q = shape.heads_kv = 1;
-    shape.length_q = shape.length_k = 256;
-    shape.pairs_of_all = 256.0 * 256.0;
-    shape.pairs_of_busiest = shape.pairs_of_all / 8;
-    EXPECT_EQ(cheapest(shape).scheme, Scheme::all_gather);
 }
 
 } // namespace
