@@ -24,6 +24,7 @@ class FewRowsMachine : public HostMachine<Isa> {
 
     enum : int {
         most_rows = 8,                               ///< of a register block, which reads up to so many
+        most_summed = Isa::lanes < 16 ? 4 : 8,       ///< rows of values' sums: 16 registers hold 4 in two columns
         most_sums = Isa::lanes < 8 ? 8 : Isa::lanes, ///< sums that registers hold beside what is multiplied
     };
 
@@ -104,13 +105,8 @@ public:
     {
         s.count = k.count();
         with_elements<true>(k, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
-            for_heads(block.count, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
-                for (int c = 0; c < s.count; c += most_sums / n) {
-                    if (is_first) {
-                        k.ask(data, most_sums / n);
-                    }
-                    dots<n, whole>(s, block, k, data, head, r, rows, c);
-                }
+            for_heads<most_rows>(block.count, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
+                dots<n, whole>(s, block, k, data, head, r, rows, is_first);
             });
         });
         multiply_by_scales(s, k);
@@ -136,13 +132,11 @@ public:
             for (int r = 0; r < rows_; ++r) {
                 ValueSums<Isa, std::remove_cvref_t<decltype(*data)>>::prepare(&s.at(r, 0), s.count);
             }
-            for_heads(rows_, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
+            for_heads<most_summed>(rows_, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
                 constexpr int most = most_sums / n < 8 ? most_sums / n : 8;
                 int x = 0;
                 const auto columns = [&]<int m>() FLASHOMP_LAMBDA {
-                    for (; x + m * lanes <= a.padded; x += m * lanes) {
-                        sums<n, m, whole>(a, s, v, data, head, r, rows, x, is_first && x == 0);
-                    }
+                    x = sums<n, m, whole>(a, s, v, data, head, r, rows, x, is_first && x == 0);
                 };
                 columns.template operator()<most>();
                 if constexpr (most > 4) {
@@ -278,116 +272,142 @@ private:
     }
 
     /// Calls f<n>(head, r, rows, is_first) for the `count` rows: up to n from r on, that belong to one head.
-    template <class F>
+    template <int most, class F>
     FLASHOMP_INLINE void for_heads(int count, F f)
     {
         const int group = count / heads_;
         for (int head = 0; head < heads_; ++head) {
-            for (int i = 0; i < group; i += most_rows) {
-                const int rows = group - i < most_rows ? group - i : most_rows;
+            for (int i = 0; i < group; i += most) {
+                const int rows = group - i < most ? group - i : most;
                 const int r = head * group + i;
                 if (rows == 1) {
                     f.template operator()<1>(head, r, rows, i == 0);
                 } else if (rows == 2) {
                     f.template operator()<2>(head, r, rows, i == 0);
-                } else if (rows <= 4) {
+                } else if (most == 4 || rows <= 4) {
                     f.template operator()<4>(head, r, rows, i == 0);
                 } else {
-                    f.template operator()<most_rows>(head, r, rows, i == 0);
+                    f.template operator()<most>(head, r, rows, i == 0);
                 }
             }
         }
     }
 
-    /// Scores of `rows` rows from r on, at most n, and keys [c, c + most_sums / n).
+    /// Scores of `rows` rows from r on, at most n, and all keys. What does not change within the loops is in locals:
+    /// stores of floats could change members as far as g++ knows.
     template <int n, bool whole, class T>
-    static void dots(Scores& s, const Resident& block, const Stream& k, const T* data, int head, int r, int rows, int c)
+    static void dots(Scores& s, const Resident& block, Stream& k, const T* data, int head, int r, int rows, bool asks)
     {
         using P = Products<T>;
         constexpr int keys = most_sums / n, at_once = keys < 8 ? keys : 8; // pointers that registers hold
+        const int count = s.count, columns = s.columns, depth = block.depth, width = block.padded;
+        float* const row = &s.at(r, 0);
         const auto* const queries =
-            reinterpret_cast<const typename P::Resident*>(block.data) + std::ptrdiff_t{r} * block.padded;
-        Vector sum[n][keys] = {};
-#pragma GCC unroll 2
-        for (int first = 0; first < keys; first += at_once) {
-            const T* key[at_once];
-            for (int i = 0; i < at_once; ++i) {
-                key[i] = k.row(data, head, c + first + i);
+            reinterpret_cast<const typename P::Resident*>(block.data) + std::ptrdiff_t{r} * width;
+        for (int c = 0; c < count; c += keys) {
+            if (asks) {
+                k.ask(data, keys);
             }
-            for (int x = 0; x < block.depth; x += P::step) {
-                typename P::Piece q[n];
-#pragma GCC unroll 8
-                for (int j = 0; j < n; ++j) {
-                    q[j] = P::resident(queries + std::ptrdiff_t{j} * block.padded + x);
-                }
-                const int left = block.depth - x;
-#pragma GCC unroll 8
+            Vector sum[n][keys] = {};
+#pragma GCC unroll 2
+            for (int first = 0; first < keys; first += at_once) {
+                const T* key[at_once];
                 for (int i = 0; i < at_once; ++i) {
-                    const auto piece = whole || left >= P::step ? P::load(key[i] + x) : P::load(key[i] + x, left);
+                    key[i] = k.row(data, head, c + first + i);
+                }
+                for (int x = 0; x < depth; x += P::step) {
+                    typename P::Piece q[n];
 #pragma GCC unroll 8
                     for (int j = 0; j < n; ++j) {
-                        sum[j][first + i] = P::add(sum[j][first + i], q[j], piece);
+                        q[j] = P::resident(queries + std::ptrdiff_t{j} * width + x);
+                    }
+                    const int left = depth - x;
+#pragma GCC unroll 8
+                    for (int i = 0; i < at_once; ++i) {
+                        const auto piece = whole || left >= P::step ? P::load(key[i] + x) : P::load(key[i] + x, left);
+#pragma GCC unroll 8
+                        for (int j = 0; j < n; ++j) {
+                            sum[j][first + i] = P::add(sum[j][first + i], q[j], piece);
+                        }
                     }
                 }
             }
-        }
-        float scores[n][keys];
-        for (int i = 0; i < most_sums; i += lanes) {
-            const Vector several = Lanes::sums(&sum[0][0] + i);
-            __builtin_memcpy(&scores[0][0] + i, &several, sizeof several);
-        }
-        for (int j = 0; j < rows; ++j) {
-            __builtin_memcpy(&s.at(r + j, c), scores[j], sizeof scores[j]);
+            float scores[n][keys];
+            for (int i = 0; i < most_sums; i += lanes) {
+                const Vector several = Lanes::sums(&sum[0][0] + i) * P::factor;
+                __builtin_memcpy(&scores[0][0] + i, &several, sizeof several);
+            }
+            for (int j = 0; j < rows; ++j) {
+                __builtin_memcpy(row + std::ptrdiff_t{j} * columns + c, scores[j], sizeof scores[j]);
+            }
         }
     }
 
-    /// Adds what the block's values have for `rows` rows from r on, at most n, in m vectors of columns from x on.
-    template <int n, int m, bool whole, class T>
-    void sums(Accumulator& a, Scores& s, Stream& v, const T* data, int head, int r, int rows, int x, bool asks)
+    /// m vectors of columns from x on.
+    template <class V, bool whole, int m, class T>
+    static FLASHOMP_INLINE void load_columns(typename V::Piece (&piece)[m], const T* const (&row)[V::values], int x,
+                                             int depth)
     {
-        using V = ValueSums<Isa, T>;
-        constexpr int at_once = 8; // keys
-        Vector sum[n][m];
+        constexpr int at_once = whole && m % V::vectors == 0 ? static_cast<int>(V::vectors) : 1;
 #pragma GCC unroll 8
-        for (int j = 0; j < n; ++j) {
-#pragma GCC unroll 8
-            for (int i = 0; i < m; ++i) {
-                sum[j][i] = Lanes::load(a.data + std::ptrdiff_t{r + j} * a.padded + x + i * lanes);
+        for (int i = 0; i < m; i += at_once) {
+            const int first = x + i * lanes;
+            if constexpr (at_once == 2) {
+                V::load(row, first, piece[i], piece[i + 1]);
+            } else {
+                piece[i] = whole || depth - first >= lanes ? V::load(row, first) : V::load(row, first, depth - first);
             }
         }
-        for (int first = 0; first < s.count; first += at_once) {
-            if (asks) {
-                v.ask(data, at_once);
+    }
+
+    /// Adds what the block's values have for `rows` rows from r on, at most n, in m vectors of columns at a time from x
+    /// on. Returns the first column that is left.
+    template <int n, int m, bool whole, class T>
+    int sums(Accumulator& a, Scores& s, Stream& v, const T* data, int head, int r, int rows, int x, bool asks)
+    {
+        using V = ValueSums<Isa, T>;
+        const int count = s.count, columns = s.columns, depth = a.depth, width = a.padded;
+        const float* const weights = &s.at(r, 0);
+        float* const into = a.data + std::ptrdiff_t{r} * width;
+        for (; x + m * lanes <= width; x += m * lanes) {
+            Vector sum[n][m];
+#pragma GCC unroll 8
+            for (int j = 0; j < n; ++j) {
+#pragma GCC unroll 8
+                for (int i = 0; i < m; ++i) {
+                    sum[j][i] = Lanes::load(into + std::ptrdiff_t{j} * width + x + i * lanes);
+                }
             }
-            for (int c = first; c < first + at_once && c < s.count; c += V::values) {
+            for (int c = 0; c < count; c += V::values) {
+                if (asks) {
+                    v.ask(data, V::values);
+                }
                 const T* row[V::values];
                 for (int i = 0; i < V::values; ++i) {
                     row[i] = v.row(data, head, c + i);
                 }
                 typename V::Piece piece[m];
-#pragma GCC unroll 8
-                for (int i = 0; i < m; ++i) {
-                    const int left = a.depth - x - i * lanes;
-                    piece[i] = whole || left >= lanes ? V::load(row, x + i * lanes) : V::load(row, x + i * lanes, left);
-                }
+                load_columns<V, whole>(piece, row, x, depth);
 #pragma GCC unroll 8
                 for (int j = 0; j < n; ++j) {
                     typename V::Weight p;
-                    __builtin_memcpy(&p, &s.at(r + j, c / V::values), sizeof p);
+                    __builtin_memcpy(&p, weights + std::ptrdiff_t{j} * columns + c / V::values, sizeof p);
 #pragma GCC unroll 8
                     for (int i = 0; i < m; ++i) {
                         sum[j][i] = V::add(sum[j][i], p, piece[i]);
                     }
                 }
             }
-        }
+            asks = false;
 #pragma GCC unroll 8
-        for (int j = 0; j < n; ++j) {
+            for (int j = 0; j < n; ++j) {
 #pragma GCC unroll 8
-            for (int i = 0; i < m && j < rows; ++i) {
-                *vectors(a.data + std::ptrdiff_t{r + j} * a.padded + x + i * lanes) = sum[j][i];
+                for (int i = 0; i < m && j < rows; ++i) {
+                    *vectors(into + std::ptrdiff_t{j} * width + x + i * lanes) = sum[j][i];
+                }
             }
         }
+        return x;
     }
 
     int heads_ = 1;
