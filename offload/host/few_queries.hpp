@@ -284,9 +284,9 @@ private:
                     f.template operator()<1>(head, r, rows, i == 0);
                 } else if (rows == 2) {
                     f.template operator()<2>(head, r, rows, i == 0);
-                } else if (most == 4 || rows <= 4) {
+                } else if (rows <= 4) {
                     f.template operator()<4>(head, r, rows, i == 0);
-                } else {
+                } else if constexpr (most > 4) {
                     f.template operator()<most>(head, r, rows, i == 0);
                 }
             }
