@@ -1,5 +1,7 @@
 #include "flashomp/block_mask.hpp"
 
+#include "block_mask_bounds.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <numeric>
@@ -9,8 +11,8 @@ namespace flashomp {
 
 namespace {
 
-constexpr std::int64_t most_rows = std::int64_t{1} << 30;
-constexpr std::int64_t fewest_of_block = 16, most_of_block = 65536;
+using namespace block_mask;
+
 constexpr std::int64_t most_blocks = std::int64_t{1} << 31; // of a table, and partial ones
 constexpr std::int32_t whole = -1, hidden = -2;
 
@@ -44,11 +46,6 @@ std::int64_t bytes_of_row(const BlockMaskShape& shape)
 std::int64_t bytes_of_block(const BlockMaskShape& shape)
 {
     return shape.block_q * bytes_of_row(shape);
-}
-
-std::size_t at(std::int64_t index)
-{
-    return static_cast<std::size_t>(index);
 }
 
 bool bit(const std::uint8_t* row, std::int64_t c)

@@ -2,6 +2,8 @@
 // tokens. A form says what a block is without asking for its pairs, where it can.
 #include "flashomp/block_mask.hpp"
 
+#include "block_mask_bounds.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <string>
@@ -12,12 +14,7 @@ namespace flashomp {
 
 namespace {
 
-constexpr std::int64_t most_tokens = std::int64_t{1} << 30; // as BlockMaskShape's seqlen_q
-
-std::size_t at(std::int64_t index)
-{
-    return static_cast<std::size_t>(index);
-}
+using namespace block_mask;
 
 /// A mask given as bytes or a tensor of any strides.
 struct OfTensor {
@@ -54,8 +51,8 @@ struct Documents {
     std::span<const std::int32_t> ids;
     std::int64_t seqlen;
     bool causal;
-    static constexpr std::int64_t tokens = 16; ///< of a piece: no block has fewer
-    std::vector<std::int32_t> least, largest;  ///< document of each piece
+    static constexpr std::int64_t tokens = fewest_of_block; ///< of a piece
+    std::vector<std::int32_t> least, largest;               ///< document of each piece
 
     Documents(std::span<const std::int32_t> ids_, std::int64_t batch, bool causal_)
         : ids(ids_), seqlen(batch > 0 ? static_cast<std::int64_t>(ids_.size()) / batch : 0), causal(causal_)
@@ -222,9 +219,9 @@ BlockMask BlockMask::from_lengths(std::span<const std::int64_t> lengths, bool ca
     for (const std::int64_t& length : lengths) {
         check_positive("from_lengths", "a length", length, 0);
         total += length;
-        if (length > most_tokens || total > most_tokens) {
+        if (length > most_rows || total > most_rows) {
             throw Error(
-                fmt::format("block_mask: lengths sum to {} or more; at most {} are allowed.", total, most_tokens));
+                fmt::format("block_mask: lengths sum to {} or more; at most {} are allowed.", total, most_rows));
         }
         ids.insert(ids.end(), at(length), static_cast<std::int32_t>(&length - lengths.data()));
     }
