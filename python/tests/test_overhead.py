@@ -11,11 +11,15 @@ pytestmark = pytest.mark.alone
 
 
 def overhead(call, report):
-    """µs of a call beyond what the library says that it took, at the fastest of many tries: others use this machine."""
-    inside = min(report()[-1]["seconds"] for _ in range(2000))
-    number = 500
-    outside = min(timeit.repeat(call, number=number, repeat=30)) / number
-    return (outside - inside) * 1e6
+    """µs of a call beyond what the library says that it took, the least of some rounds: others use this machine, and its
+    clock moves from one second to the next, so a round measures both."""
+    rounds, number = 6, 100
+    took = []
+    for _ in range(rounds):
+        inside = min(report()[-1]["seconds"] for _ in range(400))
+        outside = min(timeit.repeat(call, number=number, repeat=30)) / number
+        took.append((outside - inside) * 1e6)
+    return min(took)
 
 
 def check(like, record_property):
@@ -42,14 +46,12 @@ def test_jax(record_property):
     import flashomp.jax
 
     q = jax.numpy.ones((1, 1, 1, 8))
-    inside = min(flashomp.attention(q, q, q, return_report=True)[-1]["seconds"] for _ in range(2000)) * 1e6
-    took = []
-    for function in (flashomp.jax.attention, lambda q, k, v: q + k + v):
-        call = jax.jit(function)
-        took.append(min(timeit.repeat(lambda: call(q, q, q).block_until_ready(), number=500, repeat=30)) / 500 * 1e6)
-    record_property("overhead_us", took[0] - took[1] - inside)
-    print(f"{took[0]:.1f} µs, an empty function {took[1]:.1f} µs, the library itself {inside:.1f} µs")
-    assert took[0] - took[1] - inside < LIMIT
+    ours, empty = jax.jit(flashomp.jax.attention), jax.jit(lambda q, k, v: q + k + v)
+    took = overhead(lambda: ours(q, q, q).block_until_ready(), lambda: flashomp.attention(q, q, q, return_report=True))
+    least = overhead(lambda: empty(q, q, q).block_until_ready(), lambda: [{"seconds": 0.0}])
+    record_property("overhead_us", took - least)
+    print(f"{took:.1f} µs beyond the library itself, an empty function {least:.1f} µs")
+    assert took - least < LIMIT
 
 
 def test_sdpa(record_property):
