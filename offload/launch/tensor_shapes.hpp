@@ -29,6 +29,8 @@ struct TensorShape {
     int lead = 1;        ///< so many blocks for scores are on their way while one is at work
     int sums_lead = 0;   ///< the same for blocks that are only summed; 0: there are none
     int teams = 1;       ///< of a crew: 2 are a cluster (PairedMachine)
+    /// Of the resident blocks, panels of 64 columns that products read from team memory, from the last block's end on.
+    int panels_in_memory = 0;
     /// Team memory. The Hopper machine's is dynamic shared memory, of which only launches past libgomp have more than
     /// 48 KB (direct.hpp).
     int team_bytes = team_memory_bytes;
@@ -135,34 +137,46 @@ constexpr TensorShape few_rows_shape(Operands operands, Pass pass, int depth, bo
 /// The same for warpgroup products, whose right operands need no registers.
 constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool modified)
 {
-    if (operands == Operands::tf32) {
+    if (operands == Operands::tf32 ||
+        (pass != Pass::forward && pass != Pass::backward_query && pass != Pass::backward_key)) {
         return {};
     }
-    // Two teams, where one has no room for its accumulators and resident blocks. In a pair half the warps have all the
-    // element work: that of modified scores is better spread over the tensor machine's.
-    const TensorShape pair =
-        modified ? TensorShape{} : TensorShape{.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2, .teams = 2};
-    constexpr int half_of_shared_memory = 110 * 1024; // two teams have the registers of a multiprocessor
-    ShapesOfDepths shapes;
+    // Two teams have the registers of a multiprocessor, so each has half of its shared memory. Of the 114 KB static
+    // arrays, the alignment and the system's own take 2 to 3; with 112 there was one team.
+    TensorShape usual{.fragments = 1, .stream_rows = 64, .warps = 4, .team_bytes = 110 * 1024};
+    // A crew of two teams, where one has no room for its accumulators. In a pair half the warps have all the element
+    // work: that of modified scores is better spread over the tensor machine's.
+    TensorShape pair;
+    if (!modified) {
+        pair = usual;
+        pair.stream_rows = 48;
+        pair.teams = 2;
+        pair.panels_in_memory = 4; // all of a side's resident block
+    }
+    ShapesOfDepths shapes{.at_64 = usual, .at_128 = usual, .at_256 = usual};
     if (pass == Pass::forward) {
-        shapes = {.at_64 = {.fragments = 2, .stream_rows = 48, .warps = 4, .defers = true, .lead = 2, .sums_lead = 2},
-                  .at_128 = {.fragments = 1,
-                             .stream_rows = 64,
-                             .warps = 4,
-                             .defers = true,
-                             .lead = 2,
-                             .sums_lead = 1,
-                             .team_bytes = half_of_shared_memory},
-                  // Blocks of 32 rows took 1.3 times as long.
-                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 4, .defers = true, .lead = 2, .sums_lead = 1}};
+        for (TensorShape* const shape : {&shapes.at_64, &shapes.at_128, &shapes.at_256}) {
+            shape->defers = true;
+            shape->lead = shape->sums_lead = 2;
+        }
+        shapes.at_64.stream_rows = 128;
+        // With all of q in registers blocks of 16 rows were the largest, and took 1.5 times as long.
+        shapes.at_256.stream_rows = 32;
+        shapes.at_256.panels_in_memory = 2;
+        shapes.at_256.lead = 1;
     } else if (pass == Pass::backward_query) {
-        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 4, .defers = true},
-                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4, .defers = true},
-                  .at_256 = pair};
-    } else if (pass == Pass::backward_key) {
-        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 4},
-                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 4},
-                  .at_256 = pair};
+        shapes.at_64.defers = shapes.at_128.defers = true;
+        shapes.at_64.lead = 2;
+        shapes.at_128.panels_in_memory = modified ? 2 : 3;
+        shapes.at_256 = pair;
+    } else {
+        shapes.at_64.lead = 2;
+        shapes.at_64.panels_in_memory = 2;
+        // Two accumulators are 128 registers. With k and v in memory there are enough for blocks of 64 rows, which with
+        // one panel more in registers took 1.4 times as long. Sums behind the next scores took 1.35 to 1.5 times as
+        // long.
+        shapes.at_128.panels_in_memory = 4;
+        shapes.at_256 = pair;
         if (modified) { // would need more stack than there is
             shapes.at_128 = {};
         }

@@ -32,9 +32,10 @@ struct HopperConfig : TileConfig<Shapes, head_depth, M, pass, is_modified> {
         side = team_side,
         answers = teams == 2 && pass == Pass::backward_key,
         accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
-        // Two accumulators and two resident blocks are 192 registers, and with them products would be made one by one.
-        panel_in_memory = pass == Pass::backward_key && head_depth == 128,
-        one_loop = teams == 2 || panel_in_memory, // two need more registers than there are
+        residents = pass == Pass::forward || teams == 2 ? 1 : 2,
+        panels_in_memory = Shapes::of(pass, head_depth, is_modified).panels_in_memory,
+        // Two need more registers than there are.
+        one_loop = teams == 2 || (pass == Pass::backward_key && head_depth == 128),
         copies_stats = pass == Pass::backward_key && team_side == 0,
         defers = Shapes::of(pass, head_depth, is_modified).defers,
         lead = Shapes::of(pass, head_depth, is_modified).lead,

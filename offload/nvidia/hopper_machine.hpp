@@ -15,9 +15,10 @@
 namespace flashomp::offload {
 
 /// Config: as for TensorTile; teams, lead, sums_lead and defers (TensorShape); accumulators: how many the algorithm
-/// has; panel_in_memory: whether the last 64 columns of the second resident block are read from team memory every time,
-/// for want of registers; copies_stats: whether the algorithm has column statistics; one_loop: whether registers are
-/// too few for two; refetch: whether they are too few for what a block does not change (ptx::refetch()).
+/// has; residents: how many resident blocks; panels_in_memory: how many panels of 64 columns of the resident blocks,
+/// counted from the last block's end, are read from team memory every time, for want of registers; copies_stats:
+/// whether the algorithm has column statistics; one_loop: whether registers are too few for two; refetch: whether they
+/// are too few for what a block does not change (ptx::refetch()).
 template <class Config>
 class HopperMachine : public TensorTile<Config> {
     using Tile = TensorTile<Config>;
@@ -38,7 +39,7 @@ public:
         defers = Config::defers,
         /// Sums' places are too few to ask for a block as late as after the next products.
         sums_early = Config::sums_lead == 1,
-        bytes = int{Rings::bytes} + (Config::panel_in_memory != 0 ? int{Panel::bytes} : 0) + drawn_bytes,
+        bytes = int{Rings::bytes} + int{Config::panels_in_memory} * int{Panel::bytes} + drawn_bytes,
     };
     static_assert(int{bytes} <= int{Config::team_bytes});
 
@@ -69,9 +70,9 @@ public:
         Resident block;
         static_cast<typename Tile::Resident&>(block) = Tile::resident(depth_);
         block.steps_in_registers = Tile::steps;
-        if (Config::panel_in_memory != 0 && used_residents_ == 1) {
-            block.steps_in_registers -= Products::panel_steps;
-            block.address = this->take(Panel::bytes);
+        if (const int panels = panels_of_resident(used_residents_); panels > 0) {
+            block.steps_in_registers -= Products::panel_steps * panels;
+            block.address = this->take(Panel::bytes * panels);
         }
         ++used_residents_;
         return block;
@@ -81,19 +82,27 @@ public:
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
     {
-        this->load_resident(block, rows);
+        if (block.steps_in_registers > 0) {
+            this->load_resident(block, rows);
 #pragma GCC unroll 8
-        for (int m = 0; m < fragments; ++m) {
+            for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
-            for (int k = 0; k < block.steps_in_registers; ++k) {
-                ptx::keep(block.a[m][k], this->memory_);
+                for (int k = 0; k < block.steps_in_registers; ++k) {
+                    ptx::keep(block.a[m][k], this->memory_);
+                }
             }
         }
-        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes it
-            Rows last = rows;
-            last.offset += 64 * (depth / 64 - 1);
-            last.depth -= 64 * (depth / 64 - 1);
-            copy_in<Panel, threads>(block.address, last, this->thread());
+        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes them
+            Rows panel = rows;
+            const int first = block.steps_in_registers / Products::panel_steps;
+            panel.offset += 64 * first;
+            panel.depth -= 64 * first;
+#pragma GCC unroll 1
+            for (std::uint32_t at = block.address; panel.offset < rows.offset + depth; at += Panel::bytes) {
+                copy_in<Panel, threads>(at, panel, this->thread());
+                panel.offset += 64;
+                panel.depth -= 64;
+            }
             ptx::copy_commit();
             ptx::copy_wait<0>();
         }
@@ -197,6 +206,14 @@ public:
     }
 
 private:
+    /// So many of its last panels are in team memory.
+    static constexpr int panels_of_resident(int number)
+    {
+        constexpr int panels = depth / 64;
+        const int left = int{Config::panels_in_memory} - panels * (int{Config::residents} - 1 - number);
+        return left < 0 ? 0 : left < panels ? left : panels;
+    }
+
     /// The last block's sums have been done, and the registers of their left operands are free.
     static FLASHOMP_INLINE void finish_sums()
     {

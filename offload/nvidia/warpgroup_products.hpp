@@ -30,6 +30,7 @@ public:
         defers = Config::defers,
         accumulators = Config::accumulators,
         panel_steps = 4, ///< of a product along 64 columns
+        panel_bytes = Panels<Tile::rows_in_crew, 64>::bytes,
     };
     struct Accumulator {
         int index; ///< a constant once all is inlined
@@ -182,7 +183,9 @@ private:
         if (block.steps_in_registers < Tile::steps) {
             left = ptx::uniform(ptx::matrix_descriptor(block.address, 0));
         }
-        (issue_score_step<step>(s, block, left + step % panel_steps * 32 / 16,
+        const int first = block.steps_in_registers / panel_steps; // panel in team memory
+        (issue_score_step<step>(s, block,
+                                left + (step / panel_steps - first) * (panel_bytes / 16) + step % panel_steps * 2,
                                 right + (Block::panel(2 * step) + step % panel_steps * 32) / 16),
          ...);
     }

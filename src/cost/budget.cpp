@@ -102,6 +102,7 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     // Blocks on their way to the chip have a place there too.
     std::int64_t stages_k = tensor_cores && !is_in_parts ? 2 : 1;
     std::int64_t stages_v = stages_k;
+    std::int64_t panels_of_q = 0; // in memory
     if (own.stages > 0) {
         stages_k = stages_v = own.stages;
     } else if (is_hopper) {
@@ -109,6 +110,7 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
                                                                  forward.launch.depth, /*modified=*/false);
         stages_k = shape.lead + 1;
         stages_v = shape.sums_lead > 0 ? shape.sums_lead + 1 : stages_k + (shape.defers ? 1 : 0);
+        panels_of_q = shape.panels_in_memory;
     }
     constexpr std::int64_t accumulator = 4;
     constexpr std::int64_t slice_columns = offload::plain_slice;
@@ -124,8 +126,8 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     budget.o = rows * dv * accumulator;
     const std::int64_t scales = in_terms ? 2 * columns * accumulator : 0; // of keys and values of 8 bits
     budget.statistics = statistics * rows * accumulator + scales;
-    budget.in_registers =
-        tensor_cores ? (is_float32 || is_in_parts ? 0 : budget.q) + budget.scores + budget.o + budget.statistics : 0;
+    const std::int64_t q_in_memory = is_float32 || is_in_parts ? budget.q : panels_of_q * 64 * rows * element;
+    budget.in_registers = tensor_cores ? budget.q - q_in_memory + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;
     return budget;
 }
