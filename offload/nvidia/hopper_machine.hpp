@@ -27,7 +27,7 @@ class HopperMachine : public TensorTile<Config> {
     using Panel = Panels<Tile::rows_in_crew, 64>;
 
 public:
-    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::threads;
     using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
         typename Tile::StreamBlock;
     using Accumulator = typename Products::Accumulator;
@@ -37,8 +37,6 @@ public:
         lead = Config::lead,
         sums_lead = Config::sums_lead,
         defers = Config::defers,
-        /// Sums' places are too few to ask for a block as late as after the next products.
-        sums_early = Config::sums_lead == 1,
         bytes = int{Rings::bytes} + int{Config::panels_in_memory} * int{Panel::bytes} + drawn_bytes,
     };
     static_assert(int{bytes} <= int{Config::team_bytes});
@@ -84,12 +82,9 @@ public:
     {
         if (block.steps_in_registers > 0) {
             this->load_resident(block, rows);
-#pragma GCC unroll 8
-            for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
-                for (int k = 0; k < block.steps_in_registers; ++k) {
-                    ptx::keep(block.a[m][k], this->memory_);
-                }
+            for (int k = 0; k < block.steps_in_registers; ++k) {
+                ptx::keep(block.a[0][k], this->memory_);
             }
         }
         if (block.steps_in_registers < Tile::steps) { // for_blocks publishes them
@@ -243,7 +238,6 @@ private:
     {
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
-        constexpr bool early = bringer == Bringer::engine && sums_early != 0;
         const bool loads_scores = Rings::template loads_scores<bringer>(this->thread());
         const bool loads_sums = Rings::template loads_sums<bringer>(this->thread());
         // What all warps can do stands before the branch, where nobody waits for it.
@@ -280,7 +274,7 @@ private:
             load_scores();
         }
 #pragma GCC unroll 1
-        for (int i = 0; i < (early ? int{Rings::sum_places} : int{sums_lead}); ++i) {
+        for (int i = 0; i < sums_lead; ++i) {
             load_sums();
         }
         if constexpr (defers != 0) {
@@ -295,19 +289,13 @@ private:
                 if (is_last) {
                     break;
                 }
-                if constexpr (early) {
-                    ptx::await_others<threads>(loads_sums);
-                    if (j0 > range.begin) {
-                        load_sums();
-                    }
-                }
                 here.advance();
                 rings_.template arrive<bringer>(Rings::score_barrier(here));
                 ptx::barrier<threads>(); // all have the scores of the last block and the sums of the one before
                 has_pending_ = true;
                 score(j0 + step, here);
                 load_scores();
-                if constexpr (sums_lead > 0 && !early) {
+                if constexpr (sums_lead > 0) {
                     load_sums();
                 }
             }

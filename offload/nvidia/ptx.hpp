@@ -89,17 +89,6 @@ FLASHOMP_INLINE void fence_device()
     }
 }
 
-/// bar.sync for the warps that wait, bar.arrive for all others of the `threads` lanes. Barrier 9.
-template <int threads>
-FLASHOMP_INLINE void await_others(bool waits)
-{
-    if (is_nvptx()) {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %0, 0; @p bar.sync 9, %1; @!p bar.arrive 9, %1; }" ::"r"(waits ? 1 : 0),
-            "n"(threads));
-    }
-}
-
 /// cp.async, 16 bytes from global to shared memory past the registers; zeros unless row < end. The comparison is made
 /// here, since g++ would make branches of a row of them.
 FLASHOMP_INLINE void copy_async_16(std::uint32_t shared, const void* global, int row, int end)
