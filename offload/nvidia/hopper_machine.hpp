@@ -27,7 +27,7 @@ class HopperMachine : public TensorTile<Config> {
     using Panel = Panels<Tile::rows_in_crew, 64>;
 
 public:
-    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::threads;
+    using Tile::block_bytes, Tile::columns, Tile::depth, Tile::fragments, Tile::threads;
     using typename Tile::Block, typename Tile::ColumnStatsBlock, typename Tile::Scores, typename Tile::Stats,
         typename Tile::StreamBlock;
     using Accumulator = typename Products::Accumulator;
@@ -82,9 +82,12 @@ public:
     {
         if (block.steps_in_registers > 0) {
             this->load_resident(block, rows);
+#pragma GCC unroll 8
+            for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
-            for (int k = 0; k < block.steps_in_registers; ++k) {
-                ptx::keep(block.a[0][k], this->memory_);
+                for (int k = 0; k < block.steps_in_registers; ++k) {
+                    ptx::keep(block.a[m][k], this->memory_);
+                }
             }
         }
         if (block.steps_in_registers < Tile::steps) { // for_blocks publishes them

@@ -37,7 +37,7 @@ public:
         answers = Config::answers, ///< side 0 sends P, for a sum of side 1's
     };
     using Exchange = PairExchange<side, warps, 4 * Machine::rows_in_warp * columns>;
-    static_assert(Machine::defers == 0 && Config::modified == 0);
+    static_assert(int{Machine::fragments} == 1 && Machine::defers == 0 && Config::modified == 0);
     static_assert(int{Machine::bytes} + Exchange::bytes + 16 <= int{Config::team_bytes});
 
     /// Storage of either side. The constants are some once all is inlined.
@@ -72,11 +72,7 @@ public:
     FLASHOMP_INLINE ColumnStats column_stats() { return team_.column_stats(); }
     FLASHOMP_INLINE void sync() {}
 
-    FLASHOMP_INLINE Resident resident(int depth_)
-    {
-        const int owner = used_residents_++;
-        return {{owner == side ? team_.resident(depth_) : typename Machine::Resident{}}, owner};
-    }
+    FLASHOMP_INLINE Resident resident(int depth_) { return {{team_.resident(depth_)}, used_residents_++}; }
     FLASHOMP_INLINE Accumulator accumulator(int depth_)
     {
         const int owner = used_accumulators_++;

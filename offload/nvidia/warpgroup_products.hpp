@@ -20,13 +20,13 @@ class WarpgroupProducts {
     using Math = typename Tile::Math;
 
 public:
-    static_assert(int{Tile::fragments} == 1);
     using Scores = typename Tile::Scores;
     using Stats = typename Tile::Stats;
     using StreamBlock = typename Tile::StreamBlock;
     enum : int {
         columns = Tile::columns,
         depth = Tile::depth,
+        fragments = Tile::fragments,
         defers = Config::defers,
         accumulators = Config::accumulators,
         panel_steps = 4, ///< of a product along 64 columns
@@ -42,17 +42,20 @@ public:
     FLASHOMP_INLINE Scores scores()
     {
         Scores s;
-        s.group = accumulators + used_scores_;
+        s.group = (accumulators + used_scores_) * fragments;
         ++used_scores_;
-        ptx::declare_accumulators<columns / 2>(s.group);
+        declare<columns / 2>(s.group);
         return s;
     }
     FLASHOMP_INLINE Accumulator accumulator()
     {
         const Accumulator a{used_accumulators_};
         ++used_accumulators_;
-        ptx::declare_accumulators<depth / 2>(a.index);
-        clear(a.index, all_of_depth());
+        declare<depth / 2>(a.index * fragments);
+        clear(a.index * fragments, all_of_depth());
+        if constexpr (fragments > 1) {
+            clear(a.index * fragments + 1, all_of_depth());
+        }
         return a;
     }
 
@@ -68,17 +71,26 @@ public:
         constexpr auto all = std::make_integer_sequence<int, columns / 2>();
         s.is_rounded = false;
         get(s.group, &s.s[0][0][0], all);
+        if constexpr (fragments > 1) {
+            get(s.group + 1, &s.s[1][0][0], all);
+        }
     }
 
     /// Fetches an accumulator.
     static FLASHOMP_INLINE void get(const Accumulator& a, typename Tile::WarpAccumulator& c)
     {
-        get(a.index, &c.c[0][0][0], all_of_depth());
+        get(a.index * fragments, &c.c[0][0][0], all_of_depth());
+        if constexpr (fragments > 1) {
+            get(a.index * fragments + 1, &c.c[1][0][0], all_of_depth());
+        }
     }
 
     static FLASHOMP_INLINE void scale(const Accumulator& a, const Stats& factor)
     {
-        scale(a.index, factor.v, all_of_depth());
+        scale(a.index * fragments, factor.v, all_of_depth());
+        if constexpr (fragments > 1) {
+            scale(a.index * fragments + 1, factor.v + 2, all_of_depth());
+        }
     }
 
     /// a += s·stream, which begins now or is put off.
@@ -86,9 +98,12 @@ public:
     {
         Sum& sum = pending_[a.index];
         sum.right = ptx::uniform(ptx::matrix_descriptor(in_team(stream.address), columns * 128));
+#pragma GCC unroll 8
+        for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
-        for (int k = 0; k < columns / 16; ++k) {
-            sum.left[k] = Tile::rounded(s, 0, k);
+            for (int k = 0; k < columns / 16; ++k) {
+                sum.left[m][k] = Tile::rounded(s, m, k);
+            }
         }
         if constexpr (defers == 0) {
             ptx::fence_products();
@@ -107,7 +122,7 @@ private:
     /// What an accumulator gets: left·right.
     struct Sum {
         std::uint32_t right;
-        ptx::Four left[columns / 16];
+        ptx::Four left[fragments][columns / 16];
     };
 
     static FLASHOMP_INLINE std::uint32_t in_team(std::uint32_t address)
@@ -120,13 +135,23 @@ private:
         return std::make_integer_sequence<int, depth / 2>();
     }
 
+    /// Groups of registers of wgmma, one for each fragment, first those of the accumulators.
+    template <int registers>
+    static FLASHOMP_INLINE void declare(int group)
+    {
+        ptx::declare_accumulators<registers>(group);
+        if constexpr (fragments > 1) {
+            ptx::declare_accumulators<registers>(group + 1);
+        }
+    }
+
     template <int... i>
     static FLASHOMP_INLINE void clear(int group, std::integer_sequence<int, i...>)
     {
         (ptx::clear_accumulator<i>(group), ...);
     }
 
-    /// `by` are the factors of a lane's two rows.
+    /// `by` are the factors of a fragment's two rows.
     template <int... i>
     static FLASHOMP_INLINE void scale(int group, const float* by, std::integer_sequence<int, i...>)
     {
@@ -139,6 +164,16 @@ private:
         ((d[i] = ptx::get_accumulator<i>(group)), ...);
     }
 
+    /// A step of 16 along the inner dimension for each fragment, so that two share the descriptor of the right operand.
+    template <int n, bool adds, bool transposed, class Left>
+    static FLASHOMP_INLINE void multiply_step(int group, const Left& first, const Left& last, std::uint32_t right)
+    {
+        ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group, first, right);
+        if constexpr (fragments > 1) {
+            ptx::multiply_add<Math::is_bfloat16, n, adds, transposed>(group + 1, last, right);
+        }
+    }
+
     template <int... step>
     FLASHOMP_INLINE void issue_scores(const Scores& s, const Resident& block, StreamBlock stream,
                                       std::integer_sequence<int, step...>)
@@ -146,7 +181,7 @@ private:
         const std::uint32_t right = ptx::uniform(ptx::matrix_descriptor(in_team(stream.address), 0));
         std::uint32_t left = 0;
         if (block.steps_in_registers < Tile::steps) {
-            left = ptx::uniform(ptx::matrix_descriptor(block.address, 0));
+            left = ptx::uniform(ptx::matrix_descriptor(in_team(block.address), 0));
         }
         const int first = block.steps_in_registers / panel_steps; // panel in team memory
         (issue_score_step<step>(s, block,
@@ -159,11 +194,10 @@ private:
     static FLASHOMP_INLINE void issue_score_step(const Scores& s, const Resident& block, std::uint32_t left,
                                                  std::uint32_t right)
     {
-        constexpr bool adds = step > 0;
         if (step < block.steps_in_registers) {
-            ptx::multiply_add<Math::is_bfloat16, columns, adds, false>(s.group, block.a[0][step], right);
-        } else {
-            ptx::multiply_add<Math::is_bfloat16, columns, adds, false>(s.group, left, right);
+            multiply_step<columns, (step > 0), false>(s.group, block.a[0][step], block.a[fragments - 1][step], right);
+        } else if constexpr (fragments == 1) {
+            multiply_step<columns, (step > 0), false>(s.group, left, left, right);
         }
     }
 
@@ -177,7 +211,8 @@ private:
     FLASHOMP_INLINE void issue(int index, std::integer_sequence<int, step...>)
     {
         const Sum& sum = pending_[index];
-        (ptx::multiply_add<Math::is_bfloat16, depth, true, true>(index, sum.left[step], sum.right + step * 2048 / 16),
+        (multiply_step<depth, true, true>(index * fragments, sum.left[0][step], sum.left[fragments - 1][step],
+                                          sum.right + step * 2048 / 16),
          ...);
     }
 
