@@ -153,7 +153,7 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     }
     ShapesOfDepths shapes{.at_64 = usual, .at_128 = usual, .at_256 = usual};
     if (pass == Pass::forward) {
-        if (modified) { // no other shape of these has been measured
+        if (modified) { // others took a float32 dbias beyond its bound
             shapes.at_64 = {.fragments = 2, .stream_rows = 48, .warps = 4};
         } else {
             shapes.at_64.stream_rows = 128;
