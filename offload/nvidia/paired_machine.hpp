@@ -72,7 +72,11 @@ public:
     FLASHOMP_INLINE ColumnStats column_stats() { return team_.column_stats(); }
     FLASHOMP_INLINE void sync() {}
 
-    FLASHOMP_INLINE Resident resident(int depth_) { return {{team_.resident(depth_)}, used_residents_++}; }
+    FLASHOMP_INLINE Resident resident(int depth_)
+    {
+        const int owner = used_residents_++;
+        return {{owner == side ? team_.resident(depth_) : typename Machine::Resident{}}, owner};
+    }
     FLASHOMP_INLINE Accumulator accumulator(int depth_)
     {
         const int owner = used_accumulators_++;
