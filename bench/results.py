@@ -44,6 +44,7 @@ STANDARD = ("pytorch-math", "pytorch-cpu-math", "standard")
 # What is shown together: a name, a title, and the files, which are about one machine. Which are README's is in
 # tools/results_table. A set is there when its first file is.
 SETS = (
+    ("h100-openmp", "FlashAttention's grid on an H100", ("h100-openmp.json",)),
     ("h200-openmp", "FlashAttention's grid on an H200", ("h200-openmp.json",)),
     ("h200-openmp-float16", "The same in float16", ("h200-openmp-float16.json",)),
     ("h200-openmp-gradients", "dQ, dK and dV at N = 16384 on an H200, compared with float64",
@@ -51,6 +52,7 @@ SETS = (
     ("h200-openmp-192", "Head dims of 192 on an H200", ("h200-openmp-192.json",)),
     ("h200-openmp-float32", "float32 on an H200", ("h200-openmp-float32.json",)),
     ("h200-openmp-launch", "Small calls on an H200", ("h200-openmp-launch.json",)),
+    ("h100-cuda", "The CUDA backend on FlashAttention's grid on an H100", ("h100-cuda.json",)),
     ("h200-cuda", "The CUDA backend on FlashAttention's grid on an H200", ("h200-cuda.json",)),
     ("h200-cuda-float32", "The CUDA backend on an H200, float32", ("h200-cuda-float32.json",)),
     ("h200-cuda-float8", "The CUDA backend on an H200, float8_e4m3, forward", ("h200-cuda-float8.json",)),
