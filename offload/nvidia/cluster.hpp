@@ -56,10 +56,11 @@ FLASHOMP_INLINE void send_128(std::uint32_t there, const Four& x, std::uint32_t 
     }
 }
 
-/// mbarrier.arrive in the other team, by one lane of the warp, once all lanes have what they were reading in this team's
-/// memory. Without the fence the word arrived, and with it what the other team then wrote, while loads were still under
-/// way: an arrival orders them for its own team only. It waits for the warp's loads, and those are all that is asked
-/// for here; .release.cluster waits for all memory there is, and the backward pass at depth 256 took 1.2 times as long.
+/// mbarrier.arrive in the other team, by one lane of the warp, once all lanes have what they were reading in this
+/// team's memory. Without the fence the word arrived, and with it what the other team then wrote, while loads were
+/// still under way: an arrival orders them for its own team only. It waits for the warp's loads, and those are all that
+/// is asked for here; .release.cluster waits for all memory there is, and the backward pass at depth 256 took 1.2 times
+/// as long.
 FLASHOMP_INLINE void arrive_in_team(std::uint32_t barrier_there)
 {
     if (is_nvptx()) {
