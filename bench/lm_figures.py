@@ -15,7 +15,8 @@ import lm_tables
 import plot
 import results
 
-STYLES = plot.STYLES | {"flashomp-enabled": {"color": "#8d8d8d", "marker": "s", "linestyle": "--"}}
+STYLES = plot.STYLES | {"flashomp-enabled": {"color": "#8d8d8d", "marker": "s", "linestyle": "--"},
+                        "pytorch-math": {"color": "#a8901c", "marker": "x"}}  # its own purple is next to pytorch-efficient's
 FOLDER = results.ROOT / "docs" / "figures"
 
 
