@@ -20,6 +20,8 @@ if(FLASHOMP_STATIC) # a set of its own: find_package() looks for the libraries b
     install(EXPORT flashompStaticTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 endif()
 if(FLASHOMP_HAS_MPI) # a set of its own, as MPI is asked for only by those who name the component
+    # Programs that use nothing else of flashomp name this library alone, which then has to find libflashomp by itself.
+    set_target_properties(flashomp_mpi PROPERTIES INSTALL_RPATH "$ORIGIN")
     install(TARGETS flashomp_mpi EXPORT flashompMpiTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     install(TARGETS flashomp_cli_mpi RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(EXPORT flashompMpiTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
