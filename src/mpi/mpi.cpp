@@ -167,6 +167,7 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
     check_sharding(sharding, ranks);
     std::unique_ptr<Site> device;
     std::vector<std::int64_t> values;
+    Choice choice;
     expect_everywhere(messages, [&] {
         if (call.memory() == Memory::device) {
             device = device_sites()(own);
@@ -175,9 +176,9 @@ Report run(const Args& args, const Options& options, const Sharding& sharding, b
         }
         validate(call, whole, sharding, rank, ranks, messages.site());
         values = common_values(call, whole, messages.site());
+        choice = choose(call, whole, sharding, ranks);
     });
     agree_on_values(messages, values);
-    const Choice choice = choose(call, whole, sharding, ranks);
     if (call.options.block_mask && choice.heads_ranks > 1) {
         whole.block_masks = facts_of_block_masks(messages, call.options.block_mask);
     }

@@ -45,7 +45,8 @@ void refuse_what_parts_do_not_have(const Call& call)
     const Options& o = call.options;
     refuse(o.stream.has_value() && call.memory() == Memory::host, "stream for tensors in host memory",
            "one with tensors in device memory");
-    refuse(bool(o.positions_q) || bool(o.positions_k), "positions", "a layout, which says them");
+    refuse(bool(o.positions_q), "positions_q", "a layout, which says where rows are");
+    refuse(bool(o.positions_k), "positions_k", "a layout, which says where rows are");
     refuse(o.cache_seqlens || o.cache_batch_index || o.block_table || o.kv_indptr || o.kv_indices || o.kv_last_page_len,
            "a key/value cache", "k and v in tensors");
     const auto is_narrow = [](const ConstTensorView& view) {

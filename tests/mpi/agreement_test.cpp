@@ -90,7 +90,7 @@ const std::vector<Otherwise>& others()
         {"machine", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.threads = -1; }, "threads was -1"},
         {"stream", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.stream = nullptr; }, "stream"},
         {"positions", [](OnRanks& r, BackwardArgs&, mpi::Sharding&) { r.options.positions_q.whole = 5; },
-         "positions was given"},
+         "positions_q was given"},
         {"values",
          [](OnRanks& r, BackwardArgs&, mpi::Sharding&) {
              static_cast<float*>(const_cast<void*>(r.options.sink.data))[1] = 3.0F;
