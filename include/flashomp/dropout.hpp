@@ -20,30 +20,31 @@ struct PhiloxKey {
     std::uint32_t word[2];
 };
 
+inline constexpr int philox_rounds = 10;
+inline constexpr std::uint32_t philox_multiplier_0 = 0xD2511F53U;
+inline constexpr std::uint32_t philox_multiplier_1 = 0xCD9E8D57U;
+inline constexpr std::uint32_t philox_weyl_0 = 0x9E3779B9U; ///< golden ratio
+inline constexpr std::uint32_t philox_weyl_1 = 0xBB67AE85U; ///< sqrt(3) - 1
+
 /// Philox4x32-10: ten rounds of a keyed bijection on 128 bits (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
 /// easy as 1, 2, 3", SC 2011). For one key, different counters give different blocks.
 [[nodiscard]] constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, PhiloxKey key)
 {
-    constexpr std::uint64_t multiplier_0 = 0xD2511F53U;
-    constexpr std::uint64_t multiplier_1 = 0xCD9E8D57U;
-    constexpr std::uint32_t weyl_0 = 0x9E3779B9U; // golden ratio
-    constexpr std::uint32_t weyl_1 = 0xBB67AE85U; // sqrt(3) - 1
-
     std::uint32_t c0 = counter.word[0];
     std::uint32_t c1 = counter.word[1];
     std::uint32_t c2 = counter.word[2];
     std::uint32_t c3 = counter.word[3];
     std::uint32_t k0 = key.word[0];
     std::uint32_t k1 = key.word[1];
-    for (int round = 0; round < 10; ++round) {
-        const std::uint64_t product_0 = multiplier_0 * c0;
-        const std::uint64_t product_1 = multiplier_1 * c2;
+    for (int round = 0; round < philox_rounds; ++round) {
+        const std::uint64_t product_0 = std::uint64_t{philox_multiplier_0} * c0;
+        const std::uint64_t product_1 = std::uint64_t{philox_multiplier_1} * c2;
         c0 = static_cast<std::uint32_t>(product_1 >> 32U) ^ c1 ^ k0;
         c1 = static_cast<std::uint32_t>(product_1);
         c2 = static_cast<std::uint32_t>(product_0 >> 32U) ^ c3 ^ k1;
         c3 = static_cast<std::uint32_t>(product_0);
-        k0 += weyl_0;
-        k1 += weyl_1;
+        k0 += philox_weyl_0;
+        k1 += philox_weyl_1;
     }
     return {{c0, c1, c2, c3}};
 }

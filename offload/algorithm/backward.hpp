@@ -21,15 +21,17 @@
 
 namespace flashomp::offload {
 
-/// The two products of one tile to dS, by the gradient that make<masked>() returns; in s is then what that leaves
-/// there.
+/// The two products of one tile to dS, by the gradient that make<masked, known>() returns; in s is then what that
+/// leaves there.
 template <bool modified, bool keys_are_rows, class Machine, class Make>
 FLASHOMP_INLINE void score_gradients(Machine& tile, typename Machine::Scores& s, typename Machine::Scores& ds,
                                      const PairsOn<Machine>& pairs, const Make& make)
 {
     tile.finish(s, ds);
     with_mask<modified, keys_are_rows>(tile, s, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
-        tile.combine(ds, s, make.template operator()<masked>());
+        with_known<modified, masked, Machine>(pairs.score, [&]<Known known>() FLASHOMP_LAMBDA {
+            tile.combine(ds, s, make.template operator()<masked, known>());
+        });
     });
     tile.sync();
     if constexpr (LeavesOutHidden<Machine>) {
@@ -97,8 +99,8 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     const Range interior = score.interior_keys(i0, i0 + block_m);
     const auto attend = [&](int j0, Stage stage) FLASHOMP_LAMBDA {
         const PairsOn<Machine> pairs{score, interior, i0, j0, !TakesMasks<Machine> || tiles.is_whole(j0 / block_n)};
-        score_gradients<modified, false>(tile, s, ds, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
-            return QueryGradient<modified, masked, Machine>{{score}, lse, delta, i0, j0, repair.keeps_shift};
+        score_gradients<modified, false>(tile, s, ds, pairs, [&]<bool masked, Known known>() FLASHOMP_LAMBDA {
+            return QueryGradient<modified, masked, Machine, known>{{score}, lse, delta, i0, j0, repair.keeps_shift};
         });
         repair.add(tile, s, ds);
         tile.accumulate(dq, ds, k[stage]);
@@ -193,8 +195,8 @@ FLASHOMP_INLINE void key_gradients(Machine& tile, typename Machine::Scores& pr, 
                                    const PairsOn<Machine>& pairs, QueryStats<Machine>& stats,
                                    typename Machine::Stage stage)
 {
-    score_gradients<modified, true>(tile, pr, ds, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
-        using Gradient = KeyGradient<modified, masked, Machine>;
+    score_gradients<modified, true>(tile, pr, ds, pairs, [&]<bool masked, Known known>() FLASHOMP_LAMBDA {
+        using Gradient = KeyGradient<modified, masked, Machine, known>;
         return Gradient{{pairs.score}, stats.lse[stage], stats.delta[stage], stats.residual[stage], pairs.i0, pairs.j0};
     });
 }
@@ -286,8 +288,10 @@ FLASHOMP_INLINE void backward_values(Machine& tile, const Params& p, const WorkI
     const auto attend = [&](const PairsOn<Machine>& pairs, Stage stage) FLASHOMP_LAMBDA {
         tile.finish(pr);
         with_mask<modified, true>(tile, pr, pairs, [&]<bool masked>() FLASHOMP_LAMBDA {
-            using Probability = KeyProbability<modified, masked, Machine>;
-            tile.map(pr, Probability{{pairs.score}, stats.lse[stage], stats.residual[stage], pairs.i0, pairs.j0});
+            with_known<modified, masked, Machine>(pairs.score, [&]<Known known>() FLASHOMP_LAMBDA {
+                using Probability = KeyProbability<modified, masked, Machine, known>;
+                tile.map(pr, Probability{{pairs.score}, stats.lse[stage], stats.residual[stage], pairs.i0, pairs.j0});
+            });
         });
         tile.sync();
         tile.accumulate(dv, pr, dout[stage]);

@@ -120,7 +120,9 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(j0 / block_n);
         if (is_whole && contains(interior, j0, block_n)) {
             if constexpr (modified) {
-                tile.map(s, Logit<true, false, ScoreHere>{score, i0, j0});
+                with_known<true, false, Machine>(score, [&]<Known known>() FLASHOMP_LAMBDA {
+                    tile.map(s, Logit<true, false, ScoreHere, known>{score, i0, j0});
+                });
             }
         } else {
             if (!modified && score.key_padding != nullptr) {
@@ -131,7 +133,9 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
                     hide_masked<false>(tile, s, score, i0, j0);
                 }
             }
-            tile.map(s, Logit<modified, true, ScoreHere>{score, i0, j0});
+            with_known<modified, true, Machine>(score, [&]<Known known>() FLASHOMP_LAMBDA {
+                tile.map(s, Logit<modified, true, ScoreHere, known>{score, i0, j0});
+            });
         }
         if constexpr (LeavesOutHidden<Machine>) { // a bias of -inf beside a NaN has not hidden it
             tile.sync();
@@ -140,7 +144,7 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         const bool moved = softmax.update(tile, s);
         if constexpr (modified) {
             if (score.dropout_threshold != 0) { // after the sum: dropout leaves the denominator alone
-                tile.map(s, DropoutFactor<ScoreHere>{score, i0, j0});
+                drop(tile, s, score, i0, j0);
             }
         }
         if constexpr (LeavesOutHidden<Machine>) {

@@ -14,6 +14,25 @@
 
 namespace flashomp::offload {
 
+/// What is known of a part of modified scores when a tile's loop is compiled.
+enum class Part { asked, absent, present };
+
+/// What is known of all parts that a loop would ask for. A compiler makes vector instructions of a loop over pairs only
+/// where it asks nothing.
+struct Known {
+    Part softcap = Part::asked;
+    Part bias = Part::asked; ///< present: in float32
+    Part dropout = Part::asked;
+    Part hiding = Part::asked; ///< of key padding and masks, beside the band
+};
+
+/// Whether a part is there: `asked` says so where it is not known.
+template <Part part>
+FLASHOMP_INLINE bool is_there(bool asked)
+{
+    return part == Part::asked ? asked : part == Part::present;
+}
+
 /// The score modifications of one query head of one sequence. Modification: a program's own (modification.hpp). Mask:
 /// PairMask, or NoMask on machines that do not take masks. AnyBand: SeamedBand on machines that take shards in two
 /// stretches, else Band.
@@ -100,8 +119,12 @@ struct ScoreWith {
         return has_any ? band.interior_queries(j0, is_whole ? j1 : band.k_len) : Range{};
     }
 
+    template <Known known = Known{}>
     FLASHOMP_INLINE bool keeps(int i, int j) const
     {
+        if constexpr (known.hiding == Part::absent && !HidesPairs<Modification>) {
+            return band.keeps(i, j);
+        }
         if (!band.keeps(i, j)) {
             return false;
         }
@@ -131,18 +154,21 @@ struct ScoreWith {
     }
 
     /// The modified logit of (i, j), for a tile that is not masked.
+    template <Known known = Known{}>
     FLASHOMP_INLINE float logit(float dot, int i, int j) const
     {
         float s = scale * dot;
         if constexpr (ModifiesScores<Modification>) {
             s = modification.score(s, pair(i, j));
         }
-        if (softcap > 0.0F) {
+        if (is_there<known.softcap>(softcap > 0.0F)) {
             s = softcap * tanh_fast(quotient(s, softcap));
         }
         const int distance = band.query(i) + delta - band.key(j);
         s -= slope * static_cast<float>(distance < 0 ? -distance : distance);
-        if (bias.data != nullptr) {
+        if constexpr (known.bias == Part::present) {
+            s += static_cast<const float*>(bias.data)[i * bias.query + j * bias.key];
+        } else if (is_there<known.bias>(bias.data != nullptr)) {
             s += read_element(bias.data, bias.element, i * bias.query + j * bias.key);
         }
         return s;
@@ -150,28 +176,35 @@ struct ScoreWith {
 
     /// The modified logit of (i, j); -inf where the mask hides it. Positions past the ends are masked before anything
     /// is read for them.
-    template <bool masked>
+    template <bool masked, Known known = Known{}>
     FLASHOMP_INLINE float operator()(float dot, int i, int j) const
     {
-        return !masked || keeps(i, j) ? logit(dot, i, j) : -infinity;
+        return !masked || keeps<known>(i, j) ? logit<known>(dot, i, j) : -infinity;
     }
 
     /// What dropout multiplies the probability of (i, j) by: 0 or 1/(1 - p).
+    template <Known known = Known{}>
     FLASHOMP_INLINE float dropout(int i, int j) const
     {
-        if (dropout_threshold == 0) {
+        if (!is_there<known.dropout>(dropout_threshold != 0)) {
             return 1.0F;
         }
-        const bool kept =
-            dropout_keep(dropout_key, batch, head, static_cast<std::uint32_t>(first_query + band.query(i)),
-                         static_cast<std::uint32_t>(first_key + band.key(j)), dropout_threshold);
+        const bool kept = dropout_keep(dropout_key, batch, head, drawn_query(i), drawn_key(j), dropout_threshold);
         return kept ? dropout_scale : 0.0F;
     }
+
+    /// Positions in the whole sequence, which dropout draws by.
+    FLASHOMP_INLINE std::uint32_t drawn_query(int i) const
+    {
+        return static_cast<std::uint32_t>(first_query + band.query(i));
+    }
+    FLASHOMP_INLINE std::uint32_t drawn_key(int j) const { return static_cast<std::uint32_t>(first_key + band.key(j)); }
 
     /// Whether slope() is not always 1.
     FLASHOMP_INLINE bool has_slope() const { return ModifiesScores<Modification> || softcap > 0.0F; }
 
     /// d(logit)/d(scaled dot): that of the program's own score, and 1 - tanh² of the softcap.
+    template <Known known = Known{}>
     FLASHOMP_INLINE float slope_at(float dot, [[maybe_unused]] int i, [[maybe_unused]] int j) const
     {
         float s = scale * dot;
@@ -180,7 +213,7 @@ struct ScoreWith {
             own = modification.slope(s, pair(i, j));
             s = modification.score(s, pair(i, j));
         }
-        if (softcap <= 0.0F) {
+        if (!is_there<known.softcap>(softcap > 0.0F)) {
             return own;
         }
         const float t = tanh_fast(quotient(s, softcap));
@@ -202,6 +235,41 @@ struct ScoreWith {
 using Score = ScoreWith<Unmodified, NoMask, Band>;
 template <class Machine>
 using ScoreOn = ScoreWith<ModificationOf<Machine>, MaskOn<Machine>, BandOn<Machine>>;
+
+/// Machines whose loops over pairs become vector instructions where they ask nothing. The others would get more code
+/// for nothing.
+template <class Machine>
+concept KnowsParts = requires
+{
+    Machine::knows_parts;
+};
+
+/// Calls f<known>(), once for a tile, by what its scores are made of: none or one of softcap, bias and dropout, or
+/// else what asks.
+template <bool modified, bool masked, class Machine, class F>
+FLASHOMP_INLINE void with_known(const ScoreOn<Machine>& score, const F& f)
+{
+    if constexpr (modified && KnowsParts<Machine>) {
+        constexpr Part no = Part::absent;
+        constexpr Part yes = Part::present;
+        const bool has_softcap = score.softcap > 0.0F;
+        const bool has_bias = score.bias.data != nullptr;
+        const bool has_dropout = score.dropout_threshold != 0;
+        const bool hides = masked && (score.key_padding != nullptr || has_mask(score.mask));
+        if (!hides && !has_softcap && !has_bias) {
+            return has_dropout ? f.template operator()<Known{no, no, yes, no}>()
+                               : f.template operator()<Known{no, no, no, no}>();
+        }
+        if (!hides && !has_dropout && !has_bias) {
+            return f.template operator()<Known{yes, no, no, no}>();
+        }
+        // Past the ends of the sequence there is no bias: where the tile is masked it has to be asked for.
+        if (!masked && !has_dropout && !has_softcap && score.bias.element == Element::float32) {
+            return f.template operator()<Known{no, yes, no, no}>();
+        }
+    }
+    f.template operator()<Known{}>();
+}
 
 /// Hides padded keys: the columns of a tile, or with keys_are_rows its rows.
 template <bool keys_are_rows, class AnyScore>
@@ -287,7 +355,7 @@ struct HiddenLogit {
 };
 
 /// Probabilities of one tile after dropout.
-template <class AnyScore>
+template <class AnyScore, Known known = Known{}>
 struct DropoutFactor {
     const AnyScore& score;
     int i0, j0;
@@ -295,13 +363,33 @@ struct DropoutFactor {
     template <class Row>
     FLASHOMP_INLINE float operator()(float p, Row r, int c) const
     {
-        return p * score.dropout(i0 + r, j0 + c);
+        return p * score.template dropout<known>(i0 + r, j0 + c);
     }
 };
 
+/// Whether a machine drops a tile's probabilities in a way of its own.
+template <class Machine>
+concept DropsTiles = requires(Machine& tile, typename Machine::Scores& s, const ScoreOn<Machine>& score, int n)
+{
+    tile.drop(s, score, n, n);
+};
+
+/// Dropout of one tile, in the machine's own way or an element at a time.
+template <class Machine>
+FLASHOMP_INLINE void drop(Machine& tile, typename Machine::Scores& s, const ScoreOn<Machine>& score, int i0, int j0)
+{
+    if constexpr (DropsTiles<Machine>) {
+        tile.drop(s, score, i0, j0);
+    } else {
+        with_known<true, false, Machine>(score, [&]<Known known>() FLASHOMP_LAMBDA {
+            tile.map(s, DropoutFactor<ScoreOn<Machine>, known>{score, i0, j0});
+        });
+    }
+}
+
 /// The scores of one tile, from the dot products of rows that are queries and columns that are keys: logits where they
 /// are modified, else as they are, without the scale.
-template <bool modified, bool masked, class AnyScore>
+template <bool modified, bool masked, class AnyScore, Known known = Known{}>
 struct Logit {
     const AnyScore& score; // a copy of so many fields would not be kept in registers
     int i0, j0;
@@ -312,7 +400,7 @@ struct Logit {
         if constexpr (!modified) {
             return !masked || score.band.keeps(i0 + r, j0 + c) ? dot : -infinity;
         }
-        return score.template operator()<masked>(dot, i0 + r, j0 + c);
+        return score.template operator()<masked, known>(dot, i0 + r, j0 + c);
     }
 };
 

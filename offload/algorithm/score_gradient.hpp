@@ -11,7 +11,7 @@ namespace flashomp::offload {
 
 /// P and dS of one element from its dot product and dP. residual is base 2; an lse of +inf stands for a row without
 /// keys.
-template <bool modified, bool masked, class Machine>
+template <bool modified, bool masked, class Machine, Known known = Known{}>
 struct ScoreGradient {
     const ScoreOn<Machine>& score; // a copy of so many fields would not be kept in registers
 
@@ -23,7 +23,7 @@ struct ScoreGradient {
     {
         float difference = 0.0F;
         if constexpr (modified) {
-            difference = score.template operator()<masked>(dot, i, j) - lse;
+            difference = score.template operator()<masked, known>(dot, i, j) - lse;
         } else {
             difference = fused(score.scale, dot, -lse);
             if constexpr (sizeof...(Low) > 0) {
@@ -45,7 +45,7 @@ struct ScoreGradient {
     {
         float ds = logit(p, dp, delta, dropout);
         if constexpr (modified) {
-            ds *= score.slope_at(dot, i, j);
+            ds *= score.template slope_at<known>(dot, i, j);
         }
         return ds;
     }
@@ -53,7 +53,7 @@ struct ScoreGradient {
     FLASHOMP_INLINE float dropout(int i, int j) const
     {
         if constexpr (modified) {
-            return score.dropout(i, j);
+            return score.template dropout<known>(i, j);
         }
         return 1.0F;
     }
@@ -67,9 +67,9 @@ FLASHOMP_INLINE float usable_lse(float lse)
 
 /// What the dQ pass makes of dP: leaves dS, and in the other tile what is summed over the row: P, or P∘(dP - D) where a
 /// softcap makes dS something else.
-template <bool modified, bool masked, class Machine>
+template <bool modified, bool masked, class Machine, Known known = Known{}>
 struct QueryGradient {
-    ScoreGradient<modified, masked, Machine> gradient;
+    ScoreGradient<modified, masked, Machine, known> gradient;
     typename Machine::Stats lse, delta;
     int i0, j0;
     bool keeps_shift;
@@ -98,9 +98,9 @@ struct QueryGradient {
 
 /// What the dK/dV pass makes of dP: leaves dS, and in the other tile the P that dV sums. Rows are keys here, columns
 /// queries.
-template <bool modified, bool masked, class Machine>
+template <bool modified, bool masked, class Machine, Known known = Known{}>
 struct KeyGradient {
-    ScoreGradient<modified, masked, Machine> gradient;
+    ScoreGradient<modified, masked, Machine, known> gradient;
     typename Machine::ColumnStatsBlock lse, delta, residual;
     int i0, j0;
 
@@ -126,9 +126,9 @@ struct KeyGradient {
 };
 
 /// The P that dV sums, where dK is not computed along with it. Rows are keys, columns queries.
-template <bool modified, bool masked, class Machine>
+template <bool modified, bool masked, class Machine, Known known = Known{}>
 struct KeyProbability {
-    ScoreGradient<modified, masked, Machine> gradient;
+    ScoreGradient<modified, masked, Machine, known> gradient;
     typename Machine::ColumnStatsBlock lse, residual;
     int i0, j0;
 

@@ -163,6 +163,8 @@ public:
 
     template <bool keys_are_rows>
     void hide(Scores&, const PairMask&, int, int, int, int) = delete; // Tile's has lanes along rows
+    template <class AnyScore>
+    void drop(Scores&, const AnyScore&, int, int) = delete; // so too
 
     static FLASHOMP_INLINE bool may_exceed(const Scores&, const Stats&)
     {

@@ -22,7 +22,7 @@ class HostTile {
 public:
     enum : int { lanes = Isa::lanes }; // not a static member: g++ calls classes with those not mappable
     enum : int { leaves_out_padding };
-    enum : int { takes_masks, takes_seams };
+    enum : int { takes_masks, takes_seams, knows_parts };
 
     using Modification = ModificationOf<Isa>;
     using Row = int;
@@ -138,6 +138,30 @@ public:
                         row[lane] = ((bits >> lane) & 1U) != 0 ? row[lane] : -infinity;
                     }
                 }
+            }
+        }
+    }
+
+    /// Probabilities after dropout, of pairs from (i0, j0) on; rows are queries. Four neighbouring keys share their
+    /// draws.
+    template <class AnyScore>
+    FLASHOMP_INLINE void drop(Scores& s, const AnyScore& score, int i0, int j0)
+    {
+        for (int r0 = 0; r0 < rows_; r0 += lanes) {
+            std::uint32_t queries[lanes];
+            for (int lane = 0; lane < lanes; ++lane) {
+                queries[lane] = score.drawn_query(i0 + r0 + lane);
+            }
+            typename Lanes::Bits i;
+            __builtin_memcpy(&i, queries, sizeof i);
+            Vector* const x = vectors(s.strip(r0));
+            typename Lanes::Draws draws = {};
+            for (int c = 0; c < s.count; ++c) {
+                const std::uint32_t key = score.drawn_key(j0 + c);
+                if (c == 0 || key / 4 != score.drawn_key(j0 + c - 1) / 4) {
+                    draws = Lanes::dropout_draws(score.dropout_key, score.batch, score.head, i, key / 4);
+                }
+                x[c] = draws.word[key % 4] >= score.dropout_threshold ? x[c] * score.dropout_scale : Vector{};
             }
         }
     }

@@ -5,6 +5,8 @@
 #include "algorithm/element.hpp"
 #include "algorithm/math.hpp"
 
+#include "flashomp/dropout.hpp"
+
 #include <utility>
 
 #if defined(__AVX2__)
@@ -184,7 +186,67 @@ struct Lanes {
 #endif
     }
 
+    /// The four words of dropout_draws() of so many rows i.
+    struct Draws {
+        Bits word[4];
+    };
+    static FLASHOMP_INLINE Draws dropout_draws(PhiloxKey key, std::uint32_t batch, std::uint32_t head, Bits i,
+                                               std::uint32_t quad)
+    {
+        Bits c0 = Bits{} + quad;
+        Bits c1 = i;
+        Bits c2 = Bits{} + head;
+        Bits c3 = Bits{} + batch;
+        std::uint32_t k0 = key.word[0];
+        std::uint32_t k1 = key.word[1];
+#pragma GCC unroll 10
+        for (int round = 0; round < philox_rounds; ++round) {
+            const Product product_0 = multiply(c0, philox_multiplier_0);
+            const Product product_1 = multiply(c2, philox_multiplier_1);
+            c0 = product_1.high ^ c1 ^ k0;
+            c1 = product_1.low;
+            c2 = product_0.high ^ c3 ^ k1;
+            c3 = product_0.low;
+            k0 += philox_weyl_0;
+            k1 += philox_weyl_1;
+        }
+        return {{c0, c1, c2, c3}};
+    }
+
 private:
+    using Wide __attribute__((vector_size(sizeof(float) * Isa::lanes))) = std::uint64_t;
+
+    /// 64 bits of each product. Compilers make them of shuffled halves; here every second lane is multiplied at a time.
+    struct Product {
+        Bits low, high;
+    };
+    static FLASHOMP_INLINE Product multiply(Bits x, std::uint32_t y)
+    {
+        const Wide even = reinterpret_cast<Wide>(x);
+        const Wide odd = even >> 32;
+        const Wide factor = Wide{} + y;
+#if defined(__AVX512F__)
+        const auto by = [&factor](const Wide& half) FLASHOMP_LAMBDA {
+            return reinterpret_cast<Wide>(
+                _mm512_mul_epu32(reinterpret_cast<__m512i>(half), reinterpret_cast<__m512i>(factor)));
+        };
+        const Wide product_even = by(even);
+#elif defined(__AVX2__)
+        const auto by = [&factor](const Wide& half) FLASHOMP_LAMBDA {
+            return reinterpret_cast<Wide>(
+                _mm256_mul_epu32(reinterpret_cast<__m256i>(half), reinterpret_cast<__m256i>(factor)));
+        };
+        const Wide product_even = by(even);
+#else
+        const auto by = [&factor](const Wide& half) FLASHOMP_LAMBDA { return half * factor; };
+        const Wide product_even = by(even & 0xFFFFFFFFU);
+#endif
+        const Wide product_odd = by(odd);
+        constexpr std::uint64_t upper = 0xFFFFFFFF00000000U;
+        return {reinterpret_cast<Bits>((product_even & ~upper) | (product_odd << 32)),
+                reinterpret_cast<Bits>((product_even >> 32) | (product_odd & upper))};
+    }
+
     /// Of vectors i and i + d one, in whose lane j is the sum of lanes j and j ^ d of the one that bit d of j says.
     template <int d, int... j>
     static FLASHOMP_INLINE Vector halves(Vector x, Vector y, std::integer_sequence<int, j...>)
