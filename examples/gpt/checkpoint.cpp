@@ -229,6 +229,8 @@ void expect_same_shape(const fs::path& path, const ModelShape& in_file, const Mo
     expect("--heads-kv", in_file.heads_kv, shape.heads_kv);
     expect("--dim", in_file.dim, shape.dim);
     expect("--alibi", in_file.alibi, shape.alibi);
+    expect("--hashed-ngrams", in_file.ngrams, shape.ngrams);
+    expect("--hash-rows", in_file.hash_rows, shape.hash_rows);
 }
 
 } // namespace gpt

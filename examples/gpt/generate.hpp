@@ -3,6 +3,7 @@
 
 #include "attention_flash.hpp"
 #include "model.hpp"
+#include "ngram_rows.hpp"
 #include "random.hpp"
 #include "tokens.hpp"
 
@@ -36,7 +37,11 @@ public:
     /// Tokens that there is still room for: learned positions end at seqlen.
     [[nodiscard]] Index room() const { return model_.shape().seqlen - length_; }
 
-    void restart() { length_ = 0; }
+    void restart()
+    {
+        length_ = 0;
+        fed_.clear();
+    }
 
     /// Appends tokens, at least one and at most room(), and returns the scores of what may follow, [vocabulary].
     [[nodiscard]] Matrix<C> feed(std::span<const std::int32_t> tokens)
@@ -45,9 +50,12 @@ public:
         const auto rows = static_cast<Index>(tokens.size());
         Meter meter;
         Kept<S> x(meter, rows, model_.shape().dim);
-        x.rows() =
-            embedding<C>(tokens, length_, rows, layout.tokens(model_.weights()), layout.positions(model_.weights()))
-                .template cast<S>();
+        Matrix<C> embedded =
+            embedding<C>(tokens, length_, rows, layout.tokens(model_.weights()), layout.positions(model_.weights()));
+        const Rows<C> ngrams = layout.ngrams(model_.weights());
+        for_each_ngram(model_.shape(), tokens, rows, fed_,
+                       [&](Index token, Index row) { embedded.row(token) += ngrams.row(row); });
+        x.rows() = embedded.template cast<S>();
         for (Index i = 0; i < model_.shape().layers; ++i) {
             LayerKept<S> layer;
             layer.x = std::move(x);
@@ -57,6 +65,7 @@ public:
             layer_forward(layout.layer(model_.weights(), i), layer, {}, meter, attend, &x);
         }
         length_ += rows;
+        fed_.insert(fed_.end(), tokens.begin(), tokens.end());
         Matrix<C> last(1, model_.shape().dim);
         layer_norm(x.rows().bottomRows(1), layout.last_norm(model_.weights()), layout.last_norm_bias(model_.weights()),
                    last);
@@ -101,6 +110,7 @@ private:
     flashomp::Options where_;
     std::vector<float> slopes_;
     std::vector<Cache> caches_;
+    std::vector<std::int32_t> fed_; ///< tokens since the start, whose ends n-grams need
     Index length_ = 0;
 };
 

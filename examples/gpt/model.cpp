@@ -1,8 +1,10 @@
 #include "model.hpp"
 
 #include "head.hpp"
+#include "ngram_rows.hpp"
 #include "products.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -55,6 +57,9 @@ Matrix<typename Model<S>::C> Model<S>::forward(const Batch& batch, const Drops& 
     kept_.restart();
     Matrix<C> embedded =
         embedding<C>(batch.tokens, 0, shape_.seqlen, layout_.tokens(weights_), layout_.positions(weights_));
+    const Rows<C> ngrams = layout_.ngrams(weights_);
+    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {},
+                   [&](Index token, Index row) { embedded.row(token) += ngrams.row(row); });
     mask_ = draw(drops.at(0), embedded.rows(), embedded.cols(), other_);
     apply(mask_, drops.probability, 0, embedded);
     Kept<S> x(kept_, embedded.rows(), embedded.cols());
@@ -88,9 +93,32 @@ Matrix<typename Model<S>::C> Model<S>::forward(const Batch& batch, const Drops& 
 }
 
 template <class S>
+void Model<S>::clear_gradients()
+{
+    std::fill_n(gradients_.begin(), layout_.dense_size(), C(0));
+    Rows<C> ngrams = layout_.ngrams(gradients_);
+    for (const Index row : touched_) {
+        ngrams.row(row).setZero();
+    }
+    touched_.clear();
+}
+
+template <class S>
+void Model<S>::embed_backward(const Batch& batch, const Matrix<C>& dx)
+{
+    embedding_backward(batch.tokens, shape_.seqlen, dx, layout_.tokens(gradients_), layout_.positions(gradients_));
+    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {}, [&](Index, Index row) { touched_.push_back(row); });
+    std::sort(touched_.begin(), touched_.end());
+    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+    Rows<C> ngrams = layout_.ngrams(gradients_);
+    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {},
+                   [&](Index token, Index row) { ngrams.row(row) += dx.row(token); });
+}
+
+template <class S>
 double Model<S>::train(const Batch& batch, const Drops& drops)
 {
-    std::fill(gradients_.begin(), gradients_.end(), C(0));
+    clear_gradients();
     std::vector<double> losses;
     Matrix<C> dx = Matrix<C>::Zero(static_cast<Index>(batch.tokens.size()), shape_.dim);
     {
@@ -127,7 +155,7 @@ double Model<S>::train(const Batch& batch, const Drops& drops)
     }
     apply(mask_, drops.probability, 0, dx);
     mask_.drop();
-    embedding_backward(batch.tokens, shape_.seqlen, dx, layout_.tokens(gradients_), layout_.positions(gradients_));
+    embed_backward(batch, dx);
     return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 

@@ -42,6 +42,9 @@ public:
     [[nodiscard]] const Layout& layout() const { return layout_; }
     [[nodiscard]] Numbers<C>& weights() { return weights_; }
     [[nodiscard]] Numbers<C>& gradients() { return gradients_; }
+    /// The rows of the n-grams' embeddings that the last train() looked up, in order, once each: the others have no
+    /// gradient.
+    [[nodiscard]] std::span<const Index> touched() const { return touched_; }
 
     /// Bytes that layers keep; its peak is that of the last train() or evaluate().
     [[nodiscard]] const Meter& kept() const { return kept_; }
@@ -50,6 +53,8 @@ public:
 
 private:
     Matrix<C> forward(const Batch& batch, const Drops& drops, bool keeps);
+    void clear_gradients();
+    void embed_backward(const Batch& batch, const Matrix<C>& dx);
     void attention_forward(LayerKept<S>& kept, const flashomp::Dropout& dropout, Meter& meter);
     [[nodiscard]] Heads heads(Index rows) const;
 
@@ -57,6 +62,7 @@ private:
     Layout layout_;
     std::vector<float> slopes_; ///< ALiBi's
     Numbers<C> weights_, gradients_;
+    std::vector<Index> touched_;
     Attention<S>& attention_;
     Recompute recompute_;
     Meter kept_, other_; ///< of layers, and of the rest

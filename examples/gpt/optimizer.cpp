@@ -9,11 +9,10 @@ namespace {
 
 constexpr Index block = 1 << 14;
 
-/// In blocks, whose sums are added in order.
+/// Of the first `size` values, in blocks whose sums are added in order, and of further rows.
 template <class C>
-double norm_of(const Numbers<C>& values)
+double norm_of(const Numbers<C>& values, Index size, const Rows<C>& table, std::span<const Index> rows)
 {
-    const auto size = static_cast<Index>(values.size());
     std::vector<double> parts(static_cast<std::size_t>((size + block - 1) / block));
     for_blocks(size, block, [&](Index first, Index count) {
         const Eigen::Map<const Eigen::Array<C, Eigen::Dynamic, 1>> part(values.data() + first, count);
@@ -22,6 +21,9 @@ double norm_of(const Numbers<C>& values)
     double sum = 0;
     for (const double part : parts) {
         sum += part;
+    }
+    for (const Index row : rows) {
+        sum += table.row(row).template cast<double>().squaredNorm();
     }
     return std::sqrt(sum);
 }
@@ -40,10 +42,11 @@ double learning_rate(const OptimizerOptions& options, std::int64_t step, std::in
 }
 
 template <class C>
-double AdamW<C>::step(Numbers<C>& weights, Numbers<C>& gradients, std::int64_t step, std::int64_t steps)
+double AdamW<C>::step(Numbers<C>& weights, Numbers<C>& gradients, std::int64_t step, std::int64_t steps,
+                      std::span<const Index> touched)
 {
     using Array = Eigen::Map<Eigen::Array<C, Eigen::Dynamic, 1>>;
-    const double norm = norm_of(gradients);
+    const double norm = norm_of(gradients, layout_.dense_size(), layout_.ngrams(gradients), touched);
     const auto scale = static_cast<C>(options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1.0);
     const double rate = learning_rate(options_, step, steps);
     const auto t = static_cast<double>(step + 1);
@@ -51,20 +54,31 @@ double AdamW<C>::step(Numbers<C>& weights, Numbers<C>& gradients, std::int64_t s
     const auto beta2 = static_cast<C>(options_.beta2);
     const auto correction1 = static_cast<C>(rate / (1 - std::pow(options_.beta1, t)));
     const auto correction2 = static_cast<C>(1 / (1 - std::pow(options_.beta2, t)));
+    const auto move = [&](Index first, Index count, C decay) {
+        const auto at = [&](Numbers<C>& all) { return Array(all.data() + first, count); };
+        Array w = at(weights);
+        Array g = at(gradients);
+        Array m = at(m_);
+        Array v = at(v_);
+        g *= scale;
+        m = beta1 * m + (C(1) - beta1) * g;
+        v = beta2 * v + (C(1) - beta2) * g.square();
+        w -= correction1 * m / ((correction2 * v).sqrt() + static_cast<C>(options_.epsilon)) + decay * w;
+    };
     for (const Place& place : layout_.places()) {
-        const auto decay = static_cast<C>(place.is_matrix ? rate * options_.weight_decay : 0.0);
-        for_blocks(place.rows * place.columns, block, [&](Index first, Index count) {
-            const auto at = [&](Numbers<C>& all) { return Array(all.data() + place.first + first, count); };
-            Array w = at(weights);
-            Array g = at(gradients);
-            Array m = at(m_);
-            Array v = at(v_);
-            g *= scale;
-            m = beta1 * m + (C(1) - beta1) * g;
-            v = beta2 * v + (C(1) - beta2) * g.square();
-            w -= correction1 * m / ((correction2 * v).sqrt() + static_cast<C>(options_.epsilon)) + decay * w;
-        });
+        if (place.first < layout_.dense_size()) {
+            const auto decay = static_cast<C>(place.is_matrix ? rate * options_.weight_decay : 0.0);
+            for_blocks(place.rows * place.columns, block,
+                       [&](Index first, Index count) { move(place.first + first, count, decay); });
+        }
     }
+    constexpr Index rows_at_a_time = 64;
+    for_blocks(static_cast<Index>(touched.size()), rows_at_a_time, [&](Index first, Index count) {
+        const Index width = layout_.ngrams(weights).cols();
+        for (const Index row : touched.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))) {
+            move(layout_.dense_size() + row * width, width, C(0));
+        }
+    });
     return norm;
 }
 

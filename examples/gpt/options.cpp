@@ -113,6 +113,9 @@ void describe(CLI::App& app, Options& options)
     model.add("--heads", options.heads, "query heads");
     model.add("--heads-kv", options.heads_kv, "key heads; 0: as many");
     model.add("--dim", options.dim, "width of the residual stream");
+    model.add("--hashed-ngrams", options.hashed_ngrams,
+              "the longest n-gram of tokens that has an embedding of its own, by hash; 0: none has");
+    model.add("--hash-rows", options.hash_rows, "embeddings for each n from 2 to that");
     model.add("--dropout", options.dropout, "of embeddings, probabilities and the outputs of a layer's parts");
     model.add("--alibi", options.alibi, "true or false: scores fall with distance (ALiBi), besides learned positions");
     model.add("--dtype", options.dtype, "of activations: float32 or bfloat16; weights are float32");
@@ -166,7 +169,7 @@ void describe(CLI::App& app, Options& options)
 
 ModelShape Options::shape() const
 {
-    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim, alibi};
+    return {vocabulary, seqlen, layers, heads, heads_kv == 0 ? heads : heads_kv, dim, alibi, hashed_ngrams, hash_rows};
 }
 
 Recompute Options::recompute() const
@@ -189,6 +192,8 @@ void check_options(const Options& options)
            fmt::format("a multiple of the heads, of at most {} for each", flashomp::most_head_dim_v));
     expect(options.heads_kv >= 0 && (options.heads_kv == 0 || options.heads % options.heads_kv == 0), "--heads-kv",
            fmt::format("{} with --heads {}", options.heads_kv, options.heads), "a number that divides the heads");
+    expect_range<std::int64_t>("--hashed-ngrams", options.hashed_ngrams, 0, 16);
+    expect_range<std::int64_t>("--hash-rows", options.hash_rows, 1, many);
     expect_word("--checkpoint", options.checkpoint, {"none", "attention", "layer"});
     expect_word("--dtype", options.dtype, {"float32", "bfloat16"});
     expect_range("--dropout", options.dropout, 0.0, 0.99);

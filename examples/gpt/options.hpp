@@ -21,21 +21,22 @@ struct Options {
     int ngram = 5;                 ///< order of the baseline; 0: none
 
     // The model.
-    std::int64_t seqlen = 512, layers = 4, heads = 4, heads_kv = 0, dim = 128; ///< heads_kv 0: as heads
+    std::int64_t seqlen = 512, layers = 2, heads = 8, heads_kv = 0, dim = 128; ///< heads_kv 0: as heads
+    std::int64_t hashed_ngrams = 4, hash_rows = 16384;
     std::string attention = "flash", device = "auto", checkpoint = "none", dtype = "float32";
     double dropout = 0.0;
     bool alibi = true;
 
     // Training.
-    std::int64_t batch = 4, steps = 600;
+    std::int64_t batch = 1, steps = 4000;
     std::uint64_t seed = 1;
     OptimizerOptions optimizer;
-    std::int64_t eval_every = 100, eval_windows = 32; ///< windows of seqlen tokens; at the end all of them
+    std::int64_t eval_every = 500, eval_windows = 32; ///< windows of seqlen tokens; at the end all of them
     int threads = 0;                                  ///< 0: OMP_NUM_THREADS
 
     // Files and output.
     std::string save, resume, json;
-    std::int64_t save_every = 100;
+    std::int64_t save_every = 500;
     std::int64_t stop_after = 0;   ///< steps of this process; 0: all
     std::int64_t memory_limit = 0; ///< bytes of address space; 0: none
 
@@ -74,6 +75,8 @@ void for_each_saved(Any& options, const Visit& visit)
     visit("heads", options.heads);
     visit("heads_kv", options.heads_kv);
     visit("dim", options.dim);
+    visit("hashed_ngrams", options.hashed_ngrams);
+    visit("hash_rows", options.hash_rows);
     visit("attention", options.attention);
     visit("device", options.device);
     visit("checkpoint", options.checkpoint);

@@ -32,8 +32,13 @@ Layout::Layout(const ModelShape& shape)
         add(layer + "mlp.down.weight", shape.hidden(), shape.dim, true);
         add(layer + "mlp.down.bias", 1, shape.dim, false);
     }
+    last_norm_ = places_.size();
     add("norm.weight", 1, shape.dim, false);
     add("norm.bias", 1, shape.dim, false);
+    has_ngrams_ = shape.ngrams >= 2;
+    if (has_ngrams_) { // behind all others: see dense_size()
+        add("embedding.ngrams", (shape.ngrams - 1) * shape.hash_rows, shape.dim, false);
+    }
 }
 
 namespace {
@@ -57,21 +62,26 @@ void Layout::add(const std::string& name, Index rows, Index columns, bool is_mat
 template <class C>
 Numbers<C> initial_weights(const Layout& layout, Index layers, std::uint64_t seed)
 {
-    constexpr double sigma = 0.02;
+    constexpr double gain = 0.7;
+    constexpr double sigma_tokens = 0.1;
+    constexpr double sigma_positions = 0.02;
     Numbers<C> values(static_cast<std::size_t>(layout.size()));
     for (const Place& place : layout.places()) {
         const auto ends_with = [&](const char* text) { return place.name.ends_with(text); };
         const bool writes_residual = ends_with("attention.out.weight") || ends_with("mlp.down.weight");
-        const double width = writes_residual ? sigma / std::sqrt(2.0 * static_cast<double>(layers)) : sigma;
+        const double residuals = writes_residual ? 2.0 * static_cast<double>(layers) : 1.0;
+        const double sigma = place.name == "embedding.tokens"
+                                 ? sigma_tokens
+                                 : gain / std::sqrt(static_cast<double>(place.rows) * residuals);
         for (Index i = place.first; i < place.first + place.rows * place.columns; ++i) {
             double value = 0;
             if (ends_with("norm.weight")) {
                 value = 1;
             } else if (ends_with("positions")) {
-                value = sigma * std::numbers::sqrt2 *
+                value = sigma_positions * std::numbers::sqrt2 *
                         sinusoid((i - place.first) / place.columns, (i - place.first) % place.columns, place.columns);
-            } else if (!ends_with(".bias")) {
-                value = width * random_normal(seed, Stream::weights, static_cast<std::uint64_t>(i));
+            } else if (!ends_with(".bias") && !ends_with("ngrams")) {
+                value = sigma * random_normal(seed, Stream::weights, static_cast<std::uint64_t>(i));
             }
             values[static_cast<std::size_t>(i)] = static_cast<C>(value);
         }

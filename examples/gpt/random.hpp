@@ -11,15 +11,18 @@ namespace gpt {
 /// What numbers are drawn for: streams do not repeat each other.
 enum class Stream : std::uint64_t { weights = 1, batches = 2, sampling = 3 };
 
-/// 64 random bits: the finaliser of SplitMix64 (Steele et al. 2014), over all three.
+/// SplitMix64's next number (Steele et al. 2014): every bit of x changes about half of them.
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15U;
+    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+    return x ^ (x >> 31U);
+}
+
+/// 64 random bits.
 [[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, Stream stream, std::uint64_t index)
 {
-    const auto mix = [](std::uint64_t x) {
-        x += 0x9E3779B97F4A7C15U;
-        x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-        x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-        return x ^ (x >> 31U);
-    };
     return mix(mix(mix(seed) ^ static_cast<std::uint64_t>(stream)) ^ index);
 }
 

@@ -5,7 +5,7 @@
   examples/gpt/record.py page                                                      tables and figures, from that JSON
 
 Parts: parity (flash and standard, three seeds, two types), memory (the four combinations beside the plan's prediction),
-limit (N where memory ends), default (the default run beside its 5-gram model).
+limit (N where memory ends), default (the default run, with and without its tables of n-grams, beside its 5-gram model).
 """
 import argparse
 import json
@@ -22,10 +22,12 @@ RESULTS = HERE / "results"
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "language_model.md"
 FIGURES = ROOT / "docs" / "figures" / "gpt"
-SMALL = ["--layers", "2", "--heads", "4", "--dim", "64", "--batch", "4", "--seqlen", "256", "--steps", "300",
-         "--eval-every", "50", "--ngram", "0", "--alibi", "true"]
-MEMORY = ["--layers", "6", "--heads", "4", "--dim", "128", "--batch", "2", "--seqlen", "512", "--dtype", "bfloat16",
-          "--dropout", "0.1", "--steps", "12", "--eval-every", "0", "--ngram", "0", "--limit", "200000"]
+NO_TABLES = ["--hashed-ngrams", "0"]  # the model whose memory the plan predicts
+SMALL = NO_TABLES + ["--layers", "2", "--heads", "4", "--dim", "64", "--batch", "4", "--seqlen", "256", "--steps", "300",
+                     "--learning-rate", "0.002", "--eval-every", "50", "--ngram", "0", "--alibi", "true"]
+MEMORY = NO_TABLES + ["--layers", "6", "--heads", "4", "--dim", "128", "--batch", "2", "--seqlen", "512", "--dtype",
+                      "bfloat16", "--dropout", "0.1", "--steps", "12", "--eval-every", "0", "--ngram", "0", "--limit",
+                      "200000"]
 WAYS = {"none": ("standard", "none"), "flash": ("flash", "none"), "checkpoint": ("standard", "layer"),
         "both": ("flash", "layer")}
 LIMIT = 2_000_000_000
@@ -108,7 +110,7 @@ def limit(program: Program) -> list[dict[str, Any]]:
     rows = []
     for attention in ("standard", "flash"):
         for seqlen in (512, 1024, 2048, 4096, 8192):
-            options = ["--layers", "4", "--heads", "4", "--dim", "64", "--batch", "1", "--steps", "2", "--ngram", "0",
+            options = NO_TABLES + ["--layers", "4", "--heads", "4", "--dim", "64", "--batch", "1", "--steps", "2", "--ngram", "0",
                        "--eval-every", "0", "--limit", "100000", "--memory-limit", str(LIMIT), "--seqlen", str(seqlen),
                        "--attention", attention]
             status, lines, text = program.run(options)
@@ -122,9 +124,11 @@ def limit(program: Program) -> list[dict[str, Any]]:
 
 
 def default(program: Program) -> list[dict[str, Any]]:
-    options = ["--sample", "400"]
-    lines, text = program.expect(options)
-    return [{**summary(options, lines), "printed": text}]
+    rows = []
+    for options in (["--sample", "400"], NO_TABLES + ["--ngram", "0"]):
+        lines, text = program.expect(options)
+        rows.append({**summary(options, lines), "printed": text})
+    return rows
 
 
 PARTS = {"parity": parity, "memory": memory, "limit": limit, "default": default}
@@ -193,12 +197,16 @@ def limit_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def default_table(rows: list[dict[str, Any]]) -> list[str]:
-    result, run = rows[0]["result"], rows[0]["run"]
-    return ["| model | perplexity a byte | bits a byte |", "| --- | ---: | ---: |",
-            f"| GPT, {run['parameters']} weights, {result['seconds']:.0f} s | "
-            f"{result['validation']['perplexity_per_byte']:.3f} | {result['validation']['bits_per_byte']:.3f} |",
-            f"| {result['ngram']['order']}-gram | {result['ngram']['perplexity_per_byte']:.3f} | "
-            f"{result['ngram']['bits_per_byte']:.3f} |"]
+    table = header(["model", "weights", "training", "perplexity a byte", "bits a byte"])
+    for row in rows:
+        result, ngrams = row["result"], row["run"]["options"]["hashed_ngrams"]
+        name = f"GPT, hashed n-grams to {ngrams}" if ngrams else "GPT, no n-grams"
+        quality = result["validation"]
+        table.append(line([name, str(row["run"]["parameters"]), f"{result['seconds']:.0f} s",
+                           f"{quality['perplexity_per_byte']:.3f}", f"{quality['bits_per_byte']:.3f}"]))
+    ngram = rows[0]["result"]["ngram"]
+    return table + [line([f"{ngram['order']}-gram", "", "", f"{ngram['perplexity_per_byte']:.3f}",
+                          f"{ngram['bits_per_byte']:.3f}"])]
 
 
 TABLES = {"parity": parity_table, "memory": memory_table, "limit": limit_table, "default": default_table}

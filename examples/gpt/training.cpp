@@ -155,7 +155,7 @@ void Trainer<S>::train_step(const Text& text, Record& record)
     const std::uint64_t places = places_of_model(options_.layers);
     const Drops drops{options_.dropout, options_.seed, static_cast<std::uint64_t>(step_) * places};
     const double loss = model_.train({sequences.tokens, sequences.targets}, drops);
-    const double norm = optimizer_.step(model_.weights(), model_.gradients(), step_, options_.steps);
+    const double norm = optimizer_.step(model_.weights(), model_.gradients(), step_, options_.steps, model_.touched());
     if (!std::isfinite(loss) || !std::isfinite(norm)) {
         throw flashomp::Error(fmt::format("--learning-rate was {}; the loss of step {} is no number with it, and a "
                                           "smaller rate is needed.",

@@ -44,6 +44,8 @@ protected:
         options.layers = 1;
         options.heads = 2;
         options.dim = 4;
+        options.hashed_ngrams = 2;
+        options.hash_rows = 3;
         options.data = {"a \"text\"", "b"};
         options.dropout = 0.1;
         options.seed = ~std::uint64_t{0};

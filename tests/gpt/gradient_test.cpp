@@ -74,7 +74,7 @@ private:
 /// Every weight, by (loss(w + h) − loss(w − h))/2h, whose error is of order h².
 void check(Attention<double>& attention, Recompute recompute, double dropout)
 {
-    const ModelShape shape{13, 7, 2, 4, 2, 12};
+    const ModelShape shape{13, 7, 2, 4, 2, 12, false, 3, 5};
     Model<double> model(shape, 5, attention, recompute);
     testing::shake(model, 7, 0.3);
     const testing::RandomBatch batch(shape, 2, 11);

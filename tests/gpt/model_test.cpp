@@ -5,9 +5,14 @@
 #include "attention_standard.hpp"
 #include "generate.hpp"
 #include "machine.hpp"
+#include "ngram_rows.hpp"
 #include "optimizer.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -49,13 +54,13 @@ Trained train(Attention<S>& attention, const ModelShape& shape, Recompute recomp
         run.losses.push_back(model.train(sequences.view(), drops));
         run.kept = std::max(run.kept, model.kept().peak());
         EXPECT_EQ(model.kept().now(), 0) << "something is kept beyond the step";
-        optimizer.step(model.weights(), model.gradients(), step, steps);
+        optimizer.step(model.weights(), model.gradients(), step, steps, model.touched());
     }
     run.weights = model.weights();
     return run;
 }
 
-constexpr ModelShape small{61, 45, 3, 4, 2, 32};
+constexpr ModelShape small{61, 45, 3, 4, 2, 32, false, 3, 40};
 
 template <class S>
 void expect_recomputing_changes_no_bit(Attention<S>& attention)
@@ -251,6 +256,78 @@ TEST(GptOptimizer, FirstStep)
     EXPECT_NEAR(norm, 3 * std::sqrt(static_cast<double>(layout.size())), 1e-9);
     EXPECT_NEAR(layout.tokens(weights)(1, 1), 1 + 0.5 - 0.5 * 0.25, 1e-6); // a matrix
     EXPECT_NEAR(layout.positions(weights)(1, 1), 1 + 0.5, 1e-6);           // no decay
+}
+
+/// Rows of n-grams that no token looked up have no gradient, whatever the batch before has left there.
+TEST(GptModel, GradientsOfNGramsAreOfTheLastBatchAlone)
+{
+    StandardAttention<float> attention;
+    const testing::RandomBatch before(small, 2, 1);
+    const testing::RandomBatch batch(small, 1, 2);
+    Model<float> used(small, 1, attention, Recompute::none);
+    Model<float> fresh(small, 1, attention, Recompute::none);
+    used.train(before.view(), {});
+    used.train(batch.view(), {});
+    fresh.train(batch.view(), {});
+    EXPECT_EQ(used.gradients(), fresh.gradients());
+    const std::vector<Index> touched(used.touched().begin(), used.touched().end());
+    const Rows<float> rows = used.layout().ngrams(used.gradients());
+    EXPECT_LT(touched.size(), static_cast<std::size_t>(rows.rows()));
+    for (Index row = 0; row < rows.rows(); ++row) {
+        EXPECT_EQ(rows.row(row).isZero(0), !std::binary_search(touched.begin(), touched.end(), row)) << row;
+    }
+}
+
+/// A step leaves the others as they are, moments too; the norm and the clipping are of all gradients.
+TEST(GptOptimizer, MovesTheNGramsThatWereLookedUp)
+{
+    const Layout layout({2, 2, 1, 1, 1, 2, false, 2, 4});
+    OptimizerOptions options;
+    options.warmup = 0;
+    options.learning_rate = 0.5;
+    options.clip = 0;
+    AdamW<double> optimizer(options, layout);
+    Numbers<double> weights(static_cast<std::size_t>(layout.size()), 1.0);
+    Numbers<double> gradients(weights.size(), 0.0);
+    for (const Index row : {1, 3}) {
+        layout.ngrams(gradients).row(row).setConstant(-3);
+    }
+    const std::vector<Index> touched = {1, 3};
+    EXPECT_NEAR(optimizer.step(weights, gradients, 0, 1000, touched), 6, 1e-12);
+    gradients.assign(gradients.size(), 0.0);
+    const std::vector<Index> none;
+    optimizer.step(weights, gradients, 1, 1000, none);
+    for (Index row = 0; row < 4; ++row) {
+        const bool is_moved = row % 2 == 1;
+        EXPECT_NEAR(layout.ngrams(weights)(row, 1), is_moved ? 1.5 : 1.0, 1e-6) << row; // no decay
+        EXPECT_EQ(layout.ngrams(optimizer.m())(row, 1) != 0, is_moved) << row;
+    }
+}
+
+/// The rows that a sequence looks up depend on its own tokens alone, and not on how they are fed.
+TEST(GptNGrams, TheRowsOfASequenceAreItsOwn)
+{
+    const testing::RandomBatch batch(small, 2, 3);
+    using Rows = std::vector<std::pair<Index, Index>>;
+    const auto rows_of = [&](std::span<const std::int32_t> tokens, Index seqlen, std::span<const std::int32_t> before,
+                             Index first) {
+        Rows rows;
+        for_each_ngram(small, tokens, seqlen, before,
+                       [&](Index token, Index row) { rows.emplace_back(first + token, row); });
+        return rows;
+    };
+    const std::span<const std::int32_t> all(batch.tokens);
+    const auto length = static_cast<std::size_t>(small.seqlen);
+    const Rows both = rows_of(all, small.seqlen, {}, 0);
+    Rows one_by_one;
+    for (const std::size_t start : {std::size_t{0}, length}) {
+        for (std::size_t i = start; i < start + length; ++i) {
+            const Rows rows = rows_of(all.subspan(i, 1), 1, all.subspan(start, i - start), static_cast<Index>(i));
+            one_by_one.insert(one_by_one.end(), rows.begin(), rows.end());
+        }
+    }
+    EXPECT_EQ(both, one_by_one);
+    EXPECT_EQ(both.size(), 2 * (2 * length - 3)); // the first token has none, the second a pair
 }
 
 TEST(GptOptimizer, ClipsTheNorm)

@@ -39,11 +39,11 @@ protected:
     /// A line of shell in which "$gpt" is the program with a small model and a short run; its exit status.
     int shell(const std::string& line)
     {
-        const std::string setup =
-            "gpt='" FLASHOMP_GPT_PATH " --data " FLASHOMP_TEXT
-            " --seqlen 32 --layers 2 --heads 2 --dim 32 --batch 2 --steps 12 --warmup 2 --ngram 0 "
-            "--eval-every 0 --device host --threads 1 --limit 60000'; cd " +
-            folder_.string() + "; ";
+        const std::string setup = "gpt='" FLASHOMP_GPT_PATH " --data " FLASHOMP_TEXT
+                                  " --seqlen 32 --layers 2 --heads 2 --dim 32 --hashed-ngrams 3 --hash-rows 50 --batch "
+                                  "2 --steps 12 --warmup 2 --ngram 0 "
+                                  "--eval-every 0 --device host --threads 1 --limit 60000'; cd " +
+                                  folder_.string() + "; ";
         const std::string command = "{ " + setup + line + "; } > " + path(".out") + " 2> " + path(".err");
         const int status = std::system(command.c_str()); // NOLINT: a shell is what this is about
         out_ = contents(path(".out"));
