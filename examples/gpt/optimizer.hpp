@@ -11,8 +11,8 @@ namespace gpt {
 
 struct OptimizerOptions {
     double learning_rate = 1.5e-3; ///< the highest
-    double last_rate = 0.1;      ///< of the highest, where the cosine ends: one step after the last
-    std::int64_t warmup = 50;    ///< steps in which it rises
+    double last_rate = 0.1;        ///< of the highest, where the cosine ends: one step after the last
+    std::int64_t warmup = 50;      ///< steps in which it rises
     double beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8;
     double weight_decay = 0.1;
     double clip = 1.0; ///< the largest norm of all gradients; 0: any
