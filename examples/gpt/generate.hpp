@@ -52,9 +52,7 @@ public:
         Kept<S> x(meter, rows, model_.shape().dim);
         Matrix<C> embedded =
             embedding<C>(tokens, length_, rows, layout.tokens(model_.weights()), layout.positions(model_.weights()));
-        const Rows<C> ngrams = layout.ngrams(model_.weights());
-        for_each_ngram(model_.shape(), tokens, rows, fed_,
-                       [&](Index token, Index row) { embedded.row(token) += ngrams.row(row); });
+        add_ngrams(model_.shape(), tokens, rows, fed_, layout.ngrams(model_.weights()), embedded);
         x.rows() = embedded.template cast<S>();
         for (Index i = 0; i < model_.shape().layers; ++i) {
             LayerKept<S> layer;

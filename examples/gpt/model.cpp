@@ -57,9 +57,7 @@ Matrix<typename Model<S>::C> Model<S>::forward(const Batch& batch, const Drops& 
     kept_.restart();
     Matrix<C> embedded =
         embedding<C>(batch.tokens, 0, shape_.seqlen, layout_.tokens(weights_), layout_.positions(weights_));
-    const Rows<C> ngrams = layout_.ngrams(weights_);
-    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {},
-                   [&](Index token, Index row) { embedded.row(token) += ngrams.row(row); });
+    add_ngrams(shape_, batch.tokens, shape_.seqlen, {}, layout_.ngrams(weights_), embedded);
     mask_ = draw(drops.at(0), embedded.rows(), embedded.cols(), other_);
     apply(mask_, drops.probability, 0, embedded);
     Kept<S> x(kept_, embedded.rows(), embedded.cols());
@@ -107,12 +105,13 @@ template <class S>
 void Model<S>::embed_backward(const Batch& batch, const Matrix<C>& dx)
 {
     embedding_backward(batch.tokens, shape_.seqlen, dx, layout_.tokens(gradients_), layout_.positions(gradients_));
-    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {}, [&](Index, Index row) { touched_.push_back(row); });
+    Rows<C> ngrams = layout_.ngrams(gradients_);
+    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {}, [&](Index token, Index row) {
+        touched_.push_back(row);
+        ngrams.row(row) += dx.row(token);
+    });
     std::sort(touched_.begin(), touched_.end());
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
-    Rows<C> ngrams = layout_.ngrams(gradients_);
-    for_each_ngram(shape_, batch.tokens, shape_.seqlen, {},
-                   [&](Index token, Index row) { ngrams.row(row) += dx.row(token); });
 }
 
 template <class S>

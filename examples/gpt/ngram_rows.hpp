@@ -34,4 +34,12 @@ void for_each_ngram(const ModelShape& shape, std::span<const std::int32_t> token
     }
 }
 
+/// Adds to the embedding x of each token those of the n-grams that end at it.
+template <class C>
+void add_ngrams(const ModelShape& shape, std::span<const std::int32_t> tokens, Index seqlen,
+                std::span<const std::int32_t> before, const Rows<C>& table, Matrix<C>& x)
+{
+    for_each_ngram(shape, tokens, seqlen, before, [&](Index token, Index row) { x.row(token) += table.row(row); });
+}
+
 } // namespace gpt

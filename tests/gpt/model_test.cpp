@@ -278,7 +278,7 @@ TEST(GptModel, GradientsOfNGramsAreOfTheLastBatchAlone)
     }
 }
 
-/// A step leaves the others as they are, moments too; the norm and the clipping are of all gradients.
+/// A step leaves the others as they are, moments too; the norm is of those that it moves, too.
 TEST(GptOptimizer, MovesTheNGramsThatWereLookedUp)
 {
     const Layout layout({2, 2, 1, 1, 1, 2, false, 2, 4});

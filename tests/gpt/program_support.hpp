@@ -40,8 +40,8 @@ protected:
     int shell(const std::string& line)
     {
         const std::string setup = "gpt='" FLASHOMP_GPT_PATH " --data " FLASHOMP_TEXT
-                                  " --seqlen 32 --layers 2 --heads 2 --dim 32 --hashed-ngrams 3 --hash-rows 50 --batch "
-                                  "2 --steps 12 --warmup 2 --ngram 0 "
+                                  " --seqlen 32 --layers 2 --heads 2 --dim 32 --hashed-ngrams 3 --hash-rows 50 "
+                                  "--batch 2 --steps 12 --warmup 2 --ngram 0 "
                                   "--eval-every 0 --device host --threads 1 --limit 60000'; cd " +
                                   folder_.string() + "; ";
         const std::string command = "{ " + setup + line + "; } > " + path(".out") + " 2> " + path(".err");
