@@ -50,7 +50,7 @@ MEASURES = (
      HOST + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
     ("flashomp::mpi on the host machine", HOST + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp", "src/mpi/"),
      ("host-ring.json", "h100-host-ring.json")),
-    ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
+    ("the host machine on AVX2", HOST, ("host-cache-avx2.json", "host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
     ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/host/dpbf16.hpp",),
      ("host-pytorch-zen5.json", "host-pytorch-amd.json", "host-scaling.json")),

@@ -9,12 +9,13 @@
 #     isas          instruction sets beside loops of products  host-isas.json          a minute
 #     scaling       1, 2, 4, ... threads beside PyTorch        host-scaling.json       minutes
 #     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour
+#     cache         decoding, bench/shapes/cache.txt           host-cache.json         two minutes
 # And, only where it is named:
 #     avx2          both sides kept to AVX2, 12 shapes         host-pytorch-avx2.json  ten minutes
 #     python        attention as a Python user calls it        host-python.json        eight minutes
-# Only isas, scaling, pytorch, avx2 and python depend on what else the machine does. PYTHON is one with PyTorch, and for python with
-# Transformers; THREADS are those of isas, pytorch, avx2 and python. python needs the package beside PROGRAM (FLASHOMP_BUILD_PYTHON).
-# On another machine NAME=host-scaling-16 names scaling's file: both are in one table. RESUME=1 keeps the rows of
+# Only isas, scaling, pytorch, cache, avx2 and python depend on what else the machine does. PYTHON is one with PyTorch, and for python with
+# Transformers; THREADS are those of isas, pytorch, cache, avx2 and python. python needs the package beside PROGRAM (FLASHOMP_BUILD_PYTHON).
+# On another machine NAME=host-scaling-16 names scaling's file, or cache's: both are in one table. RESUME=1 keeps the rows of
 # pytorch, avx2 and python that are there, which have to be the same build's.
 set -euo pipefail
 
@@ -25,7 +26,7 @@ fi
 program=$1 folder=$2
 shift 2
 parts=("$@")
-((${#parts[@]})) || parts=(memory instructions isas scaling pytorch)
+((${#parts[@]})) || parts=(memory instructions isas scaling pytorch cache)
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 threads=${THREADS:-$(nproc)}
@@ -44,6 +45,9 @@ for part in "${parts[@]}"; do
             --threads "$threads" --beside-standard --dtype float32 bfloat16 --kernels flash math --repetitions 7 \
             --min-time 0.02 --shapes "$here/shapes/host.txt" ${RESUME:+--resume}
         ;;
+    cache)
+        "$python" "$here/host_cache.py" --bench "$program" --out "$folder/${NAME:-host-cache}.json" --threads "$threads"
+        ;;
     avx2)
         "$python" "$here/compare_pytorch.py" --bench "$program" --out "$folder/host-pytorch-avx2.json" --cpu --isa avx2 \
             --threads "$threads" --dtype float32 --kernels flash --repetitions 7 --min-time 0.02 \
@@ -54,7 +58,7 @@ for part in "${parts[@]}"; do
             --out "$folder/host-python.json" --threads "$threads" ${RESUME:+--resume}
         ;;
     *)
-        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch, avx2, python.\n" "$part" >&2
+        printf "host_record.sh: '%s' is no part; allowed are memory, instructions, isas, scaling, pytorch, cache, avx2, python.\n" "$part" >&2
         exit 2
         ;;
     esac

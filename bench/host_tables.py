@@ -98,6 +98,25 @@ def instructions(files):
                      "the same, as a multiple of 1/8"], lines)
 
 
+def caches(files):
+    """A line for each call with a cache in the type of q, and beside it those of 8 bits."""
+    kinds = {"": "as q", "_float8": "float8_e4m3", "_int8": "int8"}
+    lines = []
+    for context, rows in files:
+        found = {(row["dtype"], row["shape"]): row for row in rows if row["timed"]}
+        for dtype, shape in found:
+            if shape.endswith(("_float8", "_int8")):
+                continue
+            cells = [f"{context.get('cpu', 'host')}, {context.get('flashomp_host_isa', '?')}"] if len(files) > 1 else []
+            for kind in kinds:
+                row = found.get((dtype, shape + kind))
+                share = row and row["bandwidth_share"]
+                cells += [time_text(row["real_time"]), f"{share * row['copy_bandwidth'] / 1e9:.1f}", f"{share:.2f}"] if row else [""] * 3
+            lines.append(cells[:-9] + [f"{dtype} {shape}"] + cells[-9:])
+    heading = ["machine"] if len(files) > 1 else []
+    return markdown(heading + ["q, shape"] + [text for kind in kinds.values() for text in (f"cache {kind}", "GB/s", "of a copy")], lines)
+
+
 def size_text(count):
     return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
@@ -138,6 +157,10 @@ def machine_lines(found):
 TABLES = (
     ("host-scaling*.json", "Threads of a CPU", scaling,
      "In parentheses, how many times as fast as one thread. Each number of threads is a process kept to as many CPUs."),
+    ("host-cache*.json", "Decoding from a cache on a CPU", caches,
+     "One query of each sequence, 32 query heads on 8 key heads of 128, from tensors and from pages; caches in the type of q, in float8_e4m3 "
+     "and in int8. GB/s are the bytes that the call has to read and write over its time, and the share is that of what a copy of 64 MiB "
+     "reached just before it, bytes read and written."),
     ("host-memory.json", "Memory of a CPU against length", memory,
      "The largest resident set of a process above that before the call, which is the first of its kind in that process (in "
      "steps of about half a MiB, as Linux counts), the same for a row of the sequence, and what standard attention stores in "

@@ -12,7 +12,8 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?(_varlen)?$")
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?(_varlen)?"
+                   r"(?:_page\d+)?(?:_int8|_float8)?$")
 # In this order in every legend and table, the first that is there being what the others are compared with; the name that
 # readers know.
 NAMES = {

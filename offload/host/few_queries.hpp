@@ -26,7 +26,17 @@ class FewRowsMachine : public HostMachine<Isa> {
         most_rows = 8,                               ///< of a register block, which reads up to so many
         most_summed = Isa::lanes < 16 ? 4 : 8,       ///< rows of values' sums: 16 registers hold 4 in two columns
         most_sums = Isa::lanes < 8 ? 8 : Isa::lanes, ///< sums that registers hold beside what is multiplied
+        has_16_registers = Isa::lanes < 16,          ///< of vectors; else 32
+        asks_for_values = !has_16_registers,         ///< as asks_for_keys()
     };
+
+    /// Where asking for the next rows is faster than leaving them to the CPU (docs/log/host-decoding.md). Zen 3, the
+    /// only CPU without AVX-512 that was measured, brings values itself, and keys that are multiplied with one query.
+    template <int n, class T>
+    static constexpr bool asks_for_keys()
+    {
+        return has_16_registers == 0 || n > 1 || sizeof(T) == 1;
+    }
 
 public:
     using Base::lanes, Base::load;
@@ -105,8 +115,8 @@ public:
     {
         s.count = k.count();
         with_elements<true>(k, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
-            for_heads<most_rows>(block.count, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
-                dots<n, whole>(s, block, k, data, head, r, rows, is_first);
+            for_heads<most_rows>(block.count, [&]<int n>(int head, int r, int, bool is_first) FLASHOMP_LAMBDA {
+                dots<n, whole>(s, block, k, data, head, r, is_first);
             });
         });
         multiply_by_scales(s, k);
@@ -295,10 +305,10 @@ private:
         }
     }
 
-    /// Scores of `rows` rows from r on, at most n, and all keys. What does not change within the loops is in locals:
+    /// Scores of n rows from r on and all keys. What does not change within the loops is in locals:
     /// stores of floats could change members as far as g++ knows.
     template <int n, bool whole, class T>
-    static void dots(Scores& s, const Resident& block, Stream& k, const T* data, int head, int r, int rows, bool asks)
+    static void dots(Scores& s, const Resident& block, Stream& k, const T* data, int head, int r, bool asks)
     {
         using P = Products<T>;
         constexpr int keys = most_sums / n, at_once = keys < 8 ? keys : 8; // pointers that registers hold
@@ -307,7 +317,7 @@ private:
         const auto* const queries =
             reinterpret_cast<const typename P::Resident*>(block.data) + std::ptrdiff_t{r} * width;
         for (int c = 0; c < count; c += keys) {
-            if (asks) {
+            if (asks_for_keys<n, T>() && asks) {
                 k.ask(data, keys);
             }
             Vector sum[n][keys] = {};
@@ -322,6 +332,9 @@ private:
 #pragma GCC unroll 8
                     for (int j = 0; j < n; ++j) {
                         q[j] = P::resident(queries + std::ptrdiff_t{j} * width + x);
+                        if constexpr (has_16_registers != 0 && n <= 4) {
+                            P::keep(q[j]);
+                        }
                     }
                     const int left = depth - x;
 #pragma GCC unroll 8
@@ -339,7 +352,9 @@ private:
                 const Vector several = Lanes::sums(&sum[0][0] + i) * P::factor;
                 __builtin_memcpy(&scores[0][0] + i, &several, sizeof several);
             }
-            for (int j = 0; j < rows; ++j) {
+            // Where fewer than n are left, the others are written anew as rows of the next head, or are nobody's.
+#pragma GCC unroll 8
+            for (int j = 0; j < n; ++j) {
                 __builtin_memcpy(row + std::ptrdiff_t{j} * columns + c, scores[j], sizeof scores[j]);
             }
         }
@@ -381,7 +396,7 @@ private:
                 }
             }
             for (int c = 0; c < count; c += V::values) {
-                if (asks) {
+                if (asks_for_values != 0 && asks) {
                     v.ask(data, V::values);
                 }
                 const T* row[V::values];

@@ -21,6 +21,14 @@ struct DepthProducts {
     static FLASHOMP_INLINE Piece load(const T* row, int n) { return Lanes<Isa>::load(row, n); } ///< then zeros
 
     static FLASHOMP_INLINE Vector add(Vector sum, Piece x, Piece y) { return sum + x * y; }
+
+    /// Keeps a piece in a register: as the operand of multiply-adds it would be read once for each streamed row.
+    static FLASHOMP_INLINE void keep([[maybe_unused]] Piece& x)
+    {
+#if defined(__x86_64__)
+        asm("" : "+x"(x));
+#endif
+    }
 };
 
 /// What sums of probabilities times values are made of: pieces of a vector's columns, of one value or of several that
@@ -95,6 +103,7 @@ struct DepthProducts<Isa, Float8> {
     {
         return {Lanes<Isa>::load(row), Lanes<Isa>::load(row + Isa::lanes)};
     }
+    static FLASHOMP_INLINE void keep(Piece&) {} // two registers each would be too many
     static FLASHOMP_INLINE Vector add(Vector sum, const Piece& x, const Piece& y)
     {
         return sum + x.first * y.first + x.last * y.last;

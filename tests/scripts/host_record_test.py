@@ -56,6 +56,21 @@ class Record(unittest.TestCase):
                          [("forward", 1, 1), ("backward", 1, 1)])
         self.assertIn("1 thread)", rows[0]["ran_on"])
 
+    def test_caches_have_a_share_of_a_copy(self):
+        with tempfile.NamedTemporaryFile("w") as shapes:
+            print("b2_h4kv2_n1x64_d32_page16", "b2_h4kv2_n1x64_d32_page16_int8", sep="\n", file=shapes, flush=True)
+            _, rows = self.run_script("host_cache.py", "--shapes", shapes.name, "--dtype", "float32", "--threads", "1",
+                                      "--repetitions", "1", "--min-time", "0")
+        self.assertEqual([row["seqlen_k"] for row in rows], [64, 64])
+        for row in rows:
+            self.assertGreater(row["bandwidth_share"] * row["copy_bandwidth"], 0)
+
+    def test_each_shape_of_a_cache_is_there_in_three_types(self):
+        lines = (ROOT / "bench" / "shapes" / "cache.txt").read_text().splitlines()
+        shapes = [line for line in lines if not line.startswith("#")]
+        self.assertEqual(set(shapes), {shape.removesuffix("_int8").removesuffix("_float8") + kind for shape in shapes
+                                       for kind in ("", "_int8", "_float8")})
+
     def what_is_run(self, part, **environment):
         """Words of the command of a part, after the package's path."""
         with tempfile.TemporaryDirectory() as folder:

@@ -62,6 +62,17 @@ class Tables(unittest.TestCase):
         self.assertEqual(lines[2:], ["| A | A CPU | 2, 2.6 GHz | 32 KiB | 1 MiB | 32 MiB | amx, avx2 | host-a; the host of an "
                                      "H200, 1 files |", "| B | A CPU | 2, 2.6 GHz | 48 KiB | 1 MiB | 32 MiB | avx2 | host-b |"])
 
+    def test_caches_of_8_bits_stand_beside_those_of_the_queries_type(self):
+        def cached(shape, milliseconds, share):
+            return row("forward", 8, real_time=milliseconds, copy_bandwidth=2e10, bandwidth_share=share) | {
+                "run_name": f"forward/float32/{shape}/real_time"}
+        (lines,) = self.lines(host_cache=[cached("b1_h8_n1x64_d64", 2.0, 0.5), cached("b1_h8_n1x64_d64_int8", 1.0, 0.25),
+                                          cached("b1_h8_n1x64_d64_page16", 2.5, 0.4)])
+        self.assertEqual(lines[0], "| q, shape | cache as q | GB/s | of a copy | cache float8_e4m3 | GB/s | of a copy | cache int8 | GB/s "
+                         "| of a copy |")
+        self.assertEqual(lines[2:], ["| float32 b1_h8_n1x64_d64 | 2.00 ms | 10.0 | 0.50 |  |  |  | 1.00 ms | 5.0 | 0.25 |",
+                                     "| float32 b1_h8_n1x64_d64_page16 | 2.50 ms | 8.0 | 0.40 |  |  |  |  |  |  |"])
+
     def test_memory(self):
         (lines,) = self.lines(host_memory=[row("forward", 1024, real_time=1, peak_bytes=2**20, standard_bytes=2**23)])
         self.assertEqual(lines[-1], "| 1024 | 1.0 MiB | 1024 | 8.0 MiB |")
