@@ -20,12 +20,18 @@ def perplexity_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
 
 def memory_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
     figure, panel = plot.plt.subplots(figsize=(5, 3.6), layout="constrained")
-    for attention in ("standard", "flash"):
-        done = [row for row in rows if row["attention"] == attention and row["status"] == 0]
-        panel.loglog([row["seqlen"] for row in done], [row["kept_bytes"] / 1e6 for row in done], "o-", label=attention)
-    panel.axhline(rows[0]["memory_limit"] / 1e6, color="gray", linestyle="--", label="limit of the process")
-    panel.set_xlabel("N")
-    panel.set_ylabel("kept by the layers, MB")
+    limit = rows[0]["memory_limit"] / 1e6
+    for attention, style in (("standard", plot.STYLES["standard"]), ("flash", plot.STYLES["flashomp"])):
+        all_of_it = [row for row in rows if row["attention"] == attention]
+        done = [row for row in all_of_it if row["status"] == 0]
+        panel.plot([row["seqlen"] for row in done], [row["kept_bytes"] / 1e6 for row in done], **style, label=attention)
+        failed = [row["seqlen"] for row in all_of_it if row["status"] != 0]
+        if failed:
+            panel.plot(failed, [limit] * len(failed), "X", markersize=10, color=style["color"], label=f"{attention}: out of memory")
+    panel.axhline(limit, color="gray", linestyle="--", label="limit of the process")
+    plot.along_n(panel, {row["seqlen"] for row in rows}, "kept by the layers, MB")
+    panel.set_yscale("log")
+    plot.plain_log(panel.yaxis)
     panel.legend()
     return figure
 
@@ -82,7 +88,9 @@ def checkpoints_figure(plot: Any, rows: list[dict[str, Any]]) -> Any:
         panel.set_xticks(range(len(rows)), [row["way"] for row in rows])
         panel.set_ylabel(label)
         panel.grid(axis="x", visible=False)
-    axes[0].legend()
+    axes[0].bar(0, 0, color="gray", edgecolor="gray", label="no layer recomputed")
+    axes[0].bar(0, 0, color="none", edgecolor="gray", label="layers recomputed")
+    axes[0].legend(fontsize=7)
     return figure
 
 

@@ -63,7 +63,7 @@ void print_sample(Trainer<S>& trainer, const Options& options, const Tokens& tok
     const std::vector<Tokens::Id> prompt = tokens.encode(options.prompt);
     const std::vector<Tokens::Id> drawn =
         sample(trainer.model(), library, prompt, options.sample, options.temperature, options.seed);
-    say("{}{}\n", options.prompt, printable_text(tokens.decode(drawn)));
+    say("{}\n", printable_text(options.prompt + tokens.decode(drawn)));
 }
 
 void compare_with_ngrams(const Options& options, const Tokens& tokens, const Text& text, Record& record)
@@ -95,7 +95,7 @@ void train_and_compare(Trainer<S>& trainer, const Options& options, const Tokens
     if (!trainer.is_done()) {
         return;
     }
-    const Quality quality = trainer.evaluate(text.validation, 0);
+    const Quality quality = trainer.sound(trainer.evaluate(text.validation, 0));
     nlohmann::json result = {{"type", "result"}, {"validation", quality.json()}, {"seconds", seconds}};
     say("validation: perplexity {:.4f} a byte, {:.4f} a token, after {:.1f} s of training\n",
         quality.perplexity_per_byte(), quality.perplexity(), seconds);
@@ -237,8 +237,8 @@ void start(int argc, char** argv)
     if (from && trains && options.save.empty()) {
         options.save = options.resume;
     }
-    if (!trains && options.sample == 0) {
-        note(fmt::format("{} has done {} steps, and --steps is {}: nothing is trained and nothing saved.",
+    if (!trains && (options.sample == 0 || !options.save.empty() || !options.json.empty())) {
+        note(fmt::format("{} has done {} steps, and --steps is {}: nothing is trained, saved or recorded.",
                          shown(options.resume), from->step, options.steps));
     }
     limit_memory(options.memory_limit);
@@ -271,9 +271,10 @@ int main(int argc, char** argv)
     } catch (const flashomp::RunFailure& failure) {
         return gpt::fail(failure.what(), gpt::status_run_failed);
     } catch (const std::bad_alloc&) {
-        return gpt::fail("out of memory: a step does not fit into what this process may have; a smaller --seqlen or "
-                         "--batch, --checkpoint layer or another --attention needs less.",
-                         gpt::status_run_failed);
+        return gpt::fail(
+            "out of memory: the model or a step does not fit into what this process may have; a smaller "
+            "--hash-rows, --dim, --seqlen or --batch, --checkpoint layer or another --attention needs less.",
+            gpt::status_run_failed);
     } catch (const std::exception& error) {
         return gpt::fail(fmt::format("unexpected failure: {}", error.what()), gpt::status_run_failed);
     }

@@ -59,10 +59,10 @@ void expect_word(const char* option, const std::string& word, const std::vector<
            fmt::format("one of {}", fmt::join(allowed, ", ")));
 }
 
-/// The whole text is one number of the type. CLI11 itself wraps "-1" to a natural number and clips what has too many
-/// bits.
+/// The number that the whole text is. CLI11 itself wraps "-1" to a natural number, clips what has too many bits, and
+/// reads "010" as 8.
 template <class Value>
-void expect_number(const std::string& option, const std::string& text)
+Value number_of(const std::string& option, const std::string& text)
 {
     Value value = 0;
     const char* const end = text.data() + text.size();
@@ -72,6 +72,7 @@ void expect_number(const std::string& option, const std::string& text)
                                                                         std::numeric_limits<Value>::digits)
                                                           : std::string("a number");
     expect(error == std::errc() && stop == end && !text.empty(), option.c_str(), "'" + text + "'", allowed);
+    return value;
 }
 
 /// Adds options to one group of --help.
@@ -84,8 +85,12 @@ public:
     {
         CLI::Option* const added = app_.add_option(option, value, help);
         if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) {
+            added->transform(
+                [option](const std::string& text) { return fmt::format("{}", number_of<Value>(option, text)); });
+        }
+        if constexpr (std::is_same_v<Value, bool>) {
             added->check([option](const std::string& text) {
-                expect_number<Value>(option, text);
+                expect_word(option.c_str(), text, {"true", "false"});
                 return std::string();
             });
         }
@@ -192,7 +197,8 @@ void check_options(const Options& options)
            fmt::format("a multiple of the heads, of at most {} for each", flashomp::most_head_dim_v));
     expect(options.heads_kv >= 0 && (options.heads_kv == 0 || options.heads % options.heads_kv == 0), "--heads-kv",
            fmt::format("{} with --heads {}", options.heads_kv, options.heads), "a number that divides the heads");
-    expect_range<std::int64_t>("--hashed-ngrams", options.hashed_ngrams, 0, 16);
+    expect(options.hashed_ngrams == 0 || (options.hashed_ngrams >= 2 && options.hashed_ngrams <= 16), "--hashed-ngrams",
+           fmt::format("{}", options.hashed_ngrams), "0, or 2 to 16");
     expect_range<std::int64_t>("--hash-rows", options.hash_rows, 1, many);
     expect_word("--checkpoint", options.checkpoint, {"none", "attention", "layer"});
     expect_word("--dtype", options.dtype, {"float32", "bfloat16"});

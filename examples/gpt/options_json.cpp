@@ -120,9 +120,13 @@ Options options_from_json(const json& object)
         throw flashomp::Error("options are no object");
     }
     Options options;
+    json whole = object;
+    if (!object.contains("hashed_ngrams") && !object.contains("hash_rows")) { // a file from before there were tables
+        whole.update({{"hashed_ngrams", 0}, {"hash_rows", options.hash_rows}});
+    }
     json known = json::object();
     for_each_saved(options, [&](const char* name, auto& value) {
-        take(object, name, value);
+        take(whole, name, value);
         known[name] = nullptr;
     });
     for (const auto& [name, value] : object.items()) {

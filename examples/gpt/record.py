@@ -2,10 +2,11 @@
 """Runs examples/gpt for what docs/language_model.md shows, and writes the page's tables and figures from that.
 
   examples/gpt/record.py run --gpt build/release/bin/gpt [--data PATH] [PART ...]   JSON in examples/gpt/results
-  examples/gpt/record.py page                                                      tables and figures, from that JSON
+  examples/gpt/record.py page [--check]                                            tables and figures, from that JSON
 
 Parts: parity (flash and standard, three seeds, two types), memory (the four combinations beside the plan's prediction),
-limit (N where memory ends), default (the default run, with and without its tables of n-grams, beside its 5-gram model).
+limit (N where memory ends), default (three seeds of the default run, beside its 5-gram model, and one without its tables of
+n-grams). --check writes nothing and fails where a table is not that of the JSON.
 """
 import argparse
 import json
@@ -75,10 +76,10 @@ def summary(options: list[str], lines: Lines) -> dict[str, Any]:
     """What the tables and figures need of a run."""
     steps = of_type(lines, "step")
     later = steps[2:] or steps  # the first ones ask the system for memory
-    result = of_type(lines, "result")
+    result, end = of_type(lines, "result"), of_type(lines, "end")
     if result and (ngram := of_type(lines, "ngram")):
         result[0]["ngram"] = ngram[0]
-    return {"options": options, "run": lines[0], "losses": [step["loss"] for step in steps],
+    return {"options": options, "run": lines[0], "ran": end[0]["attention"] if end else "", "losses": [step["loss"] for step in steps],
             "validations": of_type(lines, "validation"), "result": result[0] if result else None,
             "seconds": median([step["seconds"] for step in later]),
             "attention_seconds": median([step["attention_seconds"] for step in later]),
@@ -110,7 +111,7 @@ def limit(program: Program) -> list[dict[str, Any]]:
     rows = []
     for attention in ("standard", "flash"):
         for seqlen in (512, 1024, 2048, 4096, 8192):
-            options = NO_TABLES + ["--layers", "4", "--heads", "4", "--dim", "64", "--batch", "1", "--steps", "2", "--ngram", "0",
+            options = NO_TABLES + ["--layers", "4", "--heads", "4", "--dim", "64", "--batch", "1", "--steps", "7", "--ngram", "0",
                        "--eval-every", "0", "--limit", "100000", "--memory-limit", str(LIMIT), "--seqlen", str(seqlen),
                        "--attention", attention]
             status, lines, text = program.run(options)
@@ -125,7 +126,7 @@ def limit(program: Program) -> list[dict[str, Any]]:
 
 def default(program: Program) -> list[dict[str, Any]]:
     rows = []
-    for options in (["--sample", "400"], NO_TABLES + ["--ngram", "0"]):
+    for options in (["--sample", "400"], ["--seed", "2"], ["--seed", "3"], NO_TABLES + ["--ngram", "0"]):
         lines, text = program.expect(options)
         rows.append({**summary(options, lines), "printed": text})
     return rows
@@ -138,15 +139,30 @@ def percent(a: float, b: float) -> str:
     return f"{100 * (a / b - 1):+.3f} %"
 
 
+LIMITS = {"float32": 0.001, "bfloat16": 0.005}  # of the difference between the perplexities of flash and standard
+
+
 def parity_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = ["| dtype | seed | standard | flash | difference |", "| --- | ---: | ---: | ---: | ---: |"]
-    at = {(row["dtype"], row["seed"], row["attention"]): row["result"]["validation"]["perplexity"] for row in rows}
+    table = header(["dtype", "seed", "standard", "flash", "difference", "a step, standard", "a step, flash"])
+    at = {(row["dtype"], row["seed"], row["attention"]): row for row in rows}
+    largest: dict[str, float] = {}
     for dtype, seed in dict.fromkeys((row["dtype"], row["seed"]) for row in rows):
-        standard, flash = at[dtype, seed, "standard"], at[dtype, seed, "flash"]
-        table.append(f"| {dtype} | {seed} | {standard:.5f} | {flash:.5f} | {percent(flash, standard)} |")
-    for dtype in ("float32", "bfloat16"):
-        values = [at[key] for key in at if key[0] == dtype]
-        table.append(f"| {dtype} | spread over seeds | | | {100 * (max(values) / min(values) - 1):.3f} % |")
+        pair = [at[dtype, seed, attention] for attention in ("standard", "flash")]
+        standard, flash = (row["result"]["validation"]["perplexity"] for row in pair)
+        difference = flash / standard - 1
+        largest[dtype] = max(largest.get(dtype, 0.0), abs(difference))
+        table.append(line([dtype, str(seed), f"{standard:.5f}", f"{flash:.5f}", f"{100 * difference:+.1e} %",
+                           *(f"{1e3 * row['seconds']:.0f} ms" for row in pair)]))
+    table.append("")
+    for dtype, most in largest.items():
+        spreads = {}
+        for attention in ("standard", "flash"):
+            values = [row["result"]["validation"]["perplexity"] for key, row in at.items() if (key[0], key[2]) == (dtype, attention)]
+            spreads[attention] = (max(values) - min(values)) / (sum(values) / len(values))
+        verdict = "below" if most < LIMITS[dtype] else "NOT BELOW"
+        table.append(f"{dtype}: the largest difference is {100 * most:.1e} %, {verdict} the {100 * LIMITS[dtype]:.1f} % that are allowed. From "
+                     f"seed to seed, (largest - smallest) / mean, standard differs by {100 * spreads['standard']:.2f} % and flash by "
+                     f"{100 * spreads['flash']:.2f} %.")
     return table
 
 
@@ -166,20 +182,27 @@ def line(cells: list[str]) -> str:
 
 def memory_table(rows: list[dict[str, Any]]) -> list[str]:
     peaks = peak_column(rows)
-    table = header(["way", "predicted", "kept", "difference"] + ["resident peak"] * peaks +
-                   ["step", "of none's", "FLOPs, predicted of none's"])
-    longer = []
+    table = header(["way", "kept, predicted", "kept", "difference"] + ["resident peak"] * peaks +
+                   ["step", "attention", "rest", "step, of none's", "FLOPs of layers, predicted of none's"])
+    farthest, none = 0.0, rows[0]
     for row in rows:
-        predicted, ratio = row["run"]["predicted"][row["way"]], row["seconds"] / rows[0]["seconds"]
+        predicted, ratio = row["run"]["predicted"][row["way"]], row["seconds"] / none["seconds"]
+        farthest = max(farthest, abs(row["kept_bytes"] / predicted["peak_bytes"] - 1))
         table.append(line([row["way"], f"{predicted['peak_bytes'] / 1e6:.2f} MB", f"{row['kept_bytes'] / 1e6:.2f} MB",
                            percent(row["kept_bytes"], predicted["peak_bytes"])] +
                           [f"{row['peak_resident_bytes'] / 1e6:.0f} MB"] * peaks +
-                          [f"{1e3 * row['seconds']:.0f} ms", f"{ratio:.3f}", f"{1 + predicted['extra_flops']:.3f}"]))
-        if ratio > 1 + predicted["extra_flops"]:
-            longer.append(row["way"])
+                          [f"{1e3 * seconds:.0f} ms" for seconds in
+                           (row["seconds"], row["attention_seconds"], row["seconds"] - row["attention_seconds"])] +
+                          [f"{ratio:.3f}", f"{1 + predicted['extra_flops']:.3f}"]))
     same = all(row["losses"] == rows[i % 2]["losses"] for i, row in enumerate(rows))
-    return table + ["", "Losses with and without checkpoints: " + ("the same bits." if same else "DIFFERENT.") +
-                    f" Longer than the predicted multiple of none's time: {', '.join(longer) or 'no way'}."]
+    words = [f"What is kept differs from the prediction by at most {100 * farthest:.1f} %, of 5 % that are allowed. Losses with and "
+             f"without recomputation: {'the same bits' if same else 'DIFFERENT'}."]
+    for row in rows[1:]:
+        extra, by_attention = row["seconds"] - none["seconds"], row["attention_seconds"] - none["attention_seconds"]
+        predicted = row["run"]["predicted"][row["way"]]["extra_flops"] * none["seconds"]
+        words.append(f"*{row['way']}* differs from *none* by {1e3 * extra:+.0f} ms, attention alone by {1e3 * by_attention:+.0f} ms; more FLOPs at *none*'s "
+                     f"speed would be {1e3 * predicted:+.0f} ms.")
+    return table + ["", " ".join(words)]
 
 
 def limit_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -193,20 +216,27 @@ def limit_table(rows: list[dict[str, Any]]) -> list[str]:
         else:
             cells += ["out of memory"] + [""] * (1 + peaks)
         table.append(line(cells))
-    return table
+    steps = min(len(row["losses"]) for row in rows if row["status"] == 0)
+    return table + ["", "A step is the slower one of the first two." if steps == 2 else
+                    f"A step is the median of {steps - 2}, after two that ask the system for memory."]
 
 
 def default_table(rows: list[dict[str, Any]]) -> list[str]:
-    table = header(["model", "weights", "training", "perplexity a byte", "bits a byte"])
+    table = header(["model", "seed", "weights", "training", "perplexity a byte", "bits a byte"])
     for row in rows:
         result, ngrams = row["result"], row["run"]["options"]["hashed_ngrams"]
         name = f"GPT, hashed n-grams to {ngrams}" if ngrams else "GPT, no n-grams"
         quality = result["validation"]
-        table.append(line([name, str(row["run"]["parameters"]), f"{result['seconds']:.0f} s",
+        table.append(line([name, str(row["run"]["options"]["seed"]), str(row["run"]["parameters"]), f"{result['seconds']:.0f} s",
                            f"{quality['perplexity_per_byte']:.3f}", f"{quality['bits_per_byte']:.3f}"]))
     ngram = rows[0]["result"]["ngram"]
-    return table + [line([f"{ngram['order']}-gram", "", "", f"{ngram['perplexity_per_byte']:.3f}",
-                          f"{ngram['bits_per_byte']:.3f}"])]
+    table.append(line([f"{ngram['order']}-gram", "", "", "", f"{ngram['perplexity_per_byte']:.3f}", f"{ngram['bits_per_byte']:.3f}"]))
+    return table + ["", "What the first one writes with `--sample 400`:", "", "```text", *sample_of(rows[0]["printed"]), "```"]
+
+
+def sample_of(printed: str) -> list[str]:
+    """The lines that the program wrote of its own, after those of its progress."""
+    return re.split(r"^\d+-gram model .*\n", printed, maxsplit=1, flags=re.MULTILINE)[1].strip("\n").expandtabs().splitlines()
 
 
 TABLES = {"parity": parity_table, "memory": memory_table, "limit": limit_table, "default": default_table}
@@ -230,6 +260,13 @@ def draw_figures() -> None:
                 (FIGURES / f"{name}.svg").write_text(plot.svg(figure(plot, data["rows"]), [f"{part}.json"]))
 
 
+def command_words(rows: list[dict[str, Any]]) -> str:
+    """The options that all runs of a part have."""
+    pairs = [list(zip(row["options"][::2], row["options"][1::2])) for row in rows if "options" in row]
+    common = [pair for pair in pairs[0] if all(pair in others for others in pairs)]
+    return " ".join(["gpt", *(word for pair in common for word in pair)])
+
+
 def page_text(text: str) -> str:
     """The page with each table as the JSON has it."""
     for part, table in TABLES.items():
@@ -237,8 +274,12 @@ def page_text(text: str) -> str:
         if data is None:
             body = "Not recorded yet: `examples/gpt/record.py run`."
         else:
-            body = "\n".join(table(data["rows"]) + ["", f"Commit {data['commit']}, {data['cpu']}, {data['threads']} "
-                                                        f"threads, load {data['load']:.1f} when it began."])
+            ran = next((row["ran"] for row in data["rows"] if row.get("ran")), "")
+            body = "\n".join(table(data["rows"]) + [
+                "", f"From [{part}.json](../examples/gpt/results/{part}.json), which `examples/gpt/record.py run --gpt build/release/bin/gpt "
+                f"{part}` wrote. All runs are `{command_words(data['rows'])}`, with the options that the table names. Commit "
+                f"{data['commit']}, {data['cpu']}, {data['threads']} threads{', ' + ran if ran else ''}, load {data['load']:.1f} when it "
+                "began."])
         text = re.sub(f"(<!-- {part}:begin -->\n).*?(<!-- {part}:end -->)", lambda m: f"{m[1]}{body}\n{m[2]}", text,
                       flags=re.DOTALL)
     return text
@@ -251,16 +292,21 @@ def main() -> None:
     run.add_argument("--gpt", required=True)
     run.add_argument("--data")
     run.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    commands.add_parser("page")
+    page = commands.add_parser("page")
+    page.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
+    if arguments.command == "page" and arguments.check:
+        if page_text(PAGE.read_text()) != PAGE.read_text():
+            sys.exit(f"record.py: tables of {PAGE.name} are not those of {RESULTS.name}/*.json; run examples/gpt/record.py page.")
+        return
     if arguments.command == "page":
         draw_figures()
         PAGE.write_text(page_text(PAGE.read_text()))
         return
+    load_before = os.getloadavg()[0]  # later it is this program's own
     for part in arguments.parts or list(PARTS):
         if part not in PARTS:
             parser.error(f"PART was {part}; allowed is {', '.join(PARTS)}")
-        load_before = os.getloadavg()[0]
         rows = PARTS[part](Program(arguments.gpt, arguments.data))
         build = next(row["run"] for row in rows if "run" in row)
         RESULTS.mkdir(exist_ok=True)

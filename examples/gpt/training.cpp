@@ -104,7 +104,7 @@ Trainer<S>::Trainer(const Options& options, const Tokens& tokens, const flashomp
         model_.weights() = from->weights;
         optimizer_.m() = from->m;
         optimizer_.v() = from->v;
-        step_ = from->step;
+        step_ = first_step_ = from->step;
     }
 }
 
@@ -139,8 +139,34 @@ Quality Trainer<S>::evaluate(const std::vector<Tokens::Id>& text, std::int64_t w
 }
 
 template <class S>
+void Trainer<S>::refuse_weights() const
+{
+    if (step_ == first_step_ && !options_.resume.empty()) {
+        throw flashomp::Error(
+            fmt::format("--resume was {}, with whose weights the loss is no number; a checkpoint of an "
+                        "earlier step is needed.",
+                        flashomp::printable(options_.resume, flashomp::longest_shown_path)));
+    }
+    throw flashomp::Error(
+        fmt::format("--learning-rate was {}; after {} steps with it the loss is no number, and a smaller "
+                    "rate is needed.",
+                    options_.optimizer.learning_rate, step_));
+}
+
+template <class S>
+const Quality& Trainer<S>::sound(const Quality& quality) const
+{
+    if (!std::isfinite(quality.perplexity())) {
+        refuse_weights();
+    }
+    return quality;
+}
+
+/// A model that has diverged never takes the place of the last good one.
+template <class S>
 void Trainer<S>::save(const Text& text)
 {
+    sound(evaluate(text.validation, 1));
     DurableFile file(options_.save_option(), options_.save);
     write_checkpoint(file,
                      {options_, step_, text.hash, tokens_.merges(), model_.weights(), optimizer_.m(), optimizer_.v()});
@@ -157,9 +183,8 @@ void Trainer<S>::train_step(const Text& text, Record& record)
     const double loss = model_.train({sequences.tokens, sequences.targets}, drops);
     const double norm = optimizer_.step(model_.weights(), model_.gradients(), step_, options_.steps, model_.touched());
     if (!std::isfinite(loss) || !std::isfinite(norm)) {
-        throw flashomp::Error(fmt::format("--learning-rate was {}; the loss of step {} is no number with it, and a "
-                                          "smaller rate is needed.",
-                                          options_.optimizer.learning_rate, step_));
+        end_progress();
+        refuse_weights();
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const auto count = static_cast<double>(sequences.tokens.size());
@@ -211,7 +236,7 @@ void Trainer<S>::train(const Text& text, Record& record)
     while (step_ < end) {
         train_step(text, record);
         if (options_.eval_every > 0 && step_ % options_.eval_every == 0 && step_ < options_.steps) {
-            const Quality quality = evaluate(text.validation, options_.eval_windows);
+            const Quality quality = sound(evaluate(text.validation, options_.eval_windows));
             nlohmann::json line = quality.json();
             line.update({{"type", "validation"}, {"step", step_}});
             record.add(line);

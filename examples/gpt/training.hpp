@@ -62,6 +62,9 @@ public:
     /// In windows of seqlen tokens, each predicted from those before it in its window; at most `windows`, 0 is all.
     [[nodiscard]] Quality evaluate(const std::vector<Tokens::Id>& text, std::int64_t windows);
 
+    /// The quality, which is a number. Throws flashomp::Error where the weights have diverged.
+    const Quality& sound(const Quality& quality) const;
+
     [[nodiscard]] bool is_done() const { return step_ >= options_.steps; }
     [[nodiscard]] std::int64_t step() const { return step_; } ///< steps that are done
     [[nodiscard]] Model<S>& model() { return model_; }
@@ -69,6 +72,7 @@ public:
 private:
     void train_step(const Text& text, Record& record);
     void save(const Text& text);
+    [[noreturn]] void refuse_weights() const;
 
     const Options& options_;
     const Tokens& tokens_;
@@ -76,7 +80,7 @@ private:
     Model<S> model_;
     AdamW<float> optimizer_;
     double peak_flops_ = 0, step_flops_ = 0;
-    std::int64_t step_ = 0;
+    std::int64_t step_ = 0, first_step_ = 0; ///< steps that are done: now, and when this process began
 };
 
 } // namespace gpt

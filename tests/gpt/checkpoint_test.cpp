@@ -189,6 +189,15 @@ TEST_F(GptCheckpoint, TheStateIsStrict)
                    "is no checkpoint of gpt");
 }
 
+TEST(GptOptions, AFileFromBeforeThereWereTablesHasNone)
+{
+    nlohmann::json object = to_json(Options());
+    object.erase("hash_rows");
+    EXPECT_THROW(static_cast<void>(options_from_json(object)), flashomp::Error);
+    object.erase("hashed_ngrams");
+    EXPECT_EQ(options_from_json(object).hashed_ngrams, 0);
+}
+
 TEST_F(GptCheckpoint, MergesAreThoseOfTokensThatAreThere)
 {
     checkpoint_.merges = {{'a', 'b'}, {257, 'c'}};

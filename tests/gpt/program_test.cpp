@@ -116,6 +116,39 @@ TEST_F(GptProgram, MemoryEndsForStandardAttentionOnly)
 }
 #endif
 
+/// With this rate weights grow until the loss is no number, in the middle of a run or after its last step.
+constexpr const char* wild = " --learning-rate 1 --weight-decay 10 --warmup 0 --last-rate 1 ";
+
+TEST_F(GptProgram, ADivergedModelHasNoResult)
+{
+    int steps = 1;
+    while (shell("$gpt" + std::string(wild) + "--save m.safetensors --sample 3 --steps " + std::to_string(steps)) ==
+           0) {
+        EXPECT_EQ(out_.find("nan"), std::string::npos) << out_;
+        EXPECT_EQ(out_.find("inf "), std::string::npos) << out_;
+        fs::remove(path("m.safetensors"));
+        ASSERT_LT(++steps, 100);
+    }
+    expect_failed("$gpt" + std::string(wild) + "--save m.safetensors --steps " + std::to_string(steps),
+                  "the loss is no number");
+    EXPECT_FALSE(fs::exists(path("m.safetensors")));
+}
+
+TEST_F(GptProgram, ADivergedModelDoesNotTakeThePlaceOfAGoodOne)
+{
+    ASSERT_EQ(shell("$gpt --steps 3 --save m.safetensors"), 0) << err_;
+    expect_failed("$gpt --resume m.safetensors --steps 100 --save-every 1" + std::string(wild),
+                  "a smaller rate is needed");
+    EXPECT_EQ(shell("$gpt --resume m.safetensors --steps 100 --stop-after 1 --learning-rate 0"), 0) << err_;
+}
+
+TEST_F(GptProgram, NumbersAreDecimal)
+{
+    ASSERT_EQ(shell("$gpt --steps 010 --hash-rows 09 --hash-rows 050 --json run.jsonl"), 0) << err_;
+    EXPECT_EQ(losses(lines("run.jsonl")).size(), 10U);
+    EXPECT_EQ(lines("run.jsonl").front().at("options").at("hash_rows"), 50);
+}
+
 TEST_F(GptProgram, ThePredictionIsThatOfThePlan)
 {
     ASSERT_EQ(shell("$gpt --steps 1 --json run.jsonl"), 0) << err_;

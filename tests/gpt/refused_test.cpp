@@ -34,6 +34,8 @@ TEST_F(GptProgram, BadOptionsAreRefused)
     expect_refused("$gpt --device 99", "99");
     expect_refused("$gpt --vocabulary 60000", "--vocabulary was 60000; the text has pairs for");
     expect_refused("$gpt --learning-rate 2", "--learning-rate was 2; allowed is 0 to 1");
+    expect_refused("$gpt --hashed-ngrams 1", "--hashed-ngrams was 1; allowed is 0, or 2 to 16");
+    expect_refused("$gpt --alibi -1", "--alibi was '-1'; allowed is one of true, false");
     expect_refused("$gpt --json nowhere/run.jsonl", "--json was nowhere/run.jsonl");
 }
 
