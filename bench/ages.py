@@ -23,8 +23,9 @@ ALGORITHM = (":(glob)offload/algorithm/*.hpp", "offload/launch/launch.hpp", "off
 SCHEDULE = ("src/plan/", "src/dispatch/", "src/tuning/shipped/", "src/tuning/table.cpp")
 HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.txt", "offload/launch/launch_host.cpp",
                                "offload/launch/host_passes.hpp", "offload/host/host_isas.cpp") + tuple(f"offload/host/{name}.hpp" for name in (
-    "few_queries", "finite", "host_machine", "host_tile", "lanes", "matrix_product", "merge_on_host", "nonfinite", "placed_rows", "row_products",
-    "rows_ahead"))
+    "finite", "host_machine", "host_tile", "lanes", "matrix_product", "merge_on_host", "nonfinite", "rows_ahead"))
+# Of calls with fewer queries than a vector has lanes, which no other set has.
+FEW_QUERIES = tuple(f"offload/host/{name}.hpp" for name in ("few_queries", "placed_rows", "row_products"))
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp",
               "cmake/FlashompOffload.cmake", "cmake/hopper/", "cmake/nvptx/") + SCHEDULE
@@ -47,10 +48,14 @@ MEASURES = (
     ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*", "h100-*")),
     ("attention called from Python, on the host machine on AVX-512 with pairs of bfloat16",
-     HOST + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
+     HOST + FEW_QUERIES + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
+    ("the host machine for few queries, on AVX2", HOST + FEW_QUERIES, ("host-cache-avx2.json",)),
+    ("the host machine for few queries", HOST + FEW_QUERIES, ("host-cache*.json",)),
+    ("tests of the host machine against the reference", HOST + FEW_QUERIES + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp"),
+     ("host-check-*.json",)),
     ("flashomp::mpi on the host machine", HOST + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp", "src/mpi/"),
      ("host-ring.json", "h100-host-ring.json")),
-    ("the host machine on AVX2", HOST, ("host-cache-avx2.json", "host-instructions.json", "host-pytorch-avx2.json")),
+    ("the host machine on AVX2", HOST, ("host-instructions.json", "host-pytorch-avx2.json")),
     ("the host machine on AVX-512", HOST, ("host.json", "host-openmp.json", "host-reference.json", "host-traffic.json")),
     ("the host machine on AVX-512, with pairs of bfloat16", HOST + PAIRS + ("offload/host/dpbf16.hpp",),
      ("host-pytorch-zen5.json", "host-pytorch-amd.json", "host-scaling.json")),

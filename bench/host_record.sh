@@ -9,13 +9,13 @@
 #     isas          instruction sets beside loops of products  host-isas.json          a minute
 #     scaling       1, 2, 4, ... threads beside PyTorch        host-scaling.json       minutes
 #     pytorch       the grid of bench/shapes/host.txt          host-pytorch.json       an hour
-#     cache         decoding, bench/shapes/cache.txt           host-cache.json         two minutes
+#     cache         decoding, bench/shapes/cache.txt           host-cache.json         eight minutes
 # And, only where it is named:
 #     avx2          both sides kept to AVX2, 12 shapes         host-pytorch-avx2.json  ten minutes
 #     python        attention as a Python user calls it        host-python.json        eight minutes
 # Only isas, scaling, pytorch, cache, avx2 and python depend on what else the machine does. PYTHON is one with PyTorch, and for python with
 # Transformers; THREADS are those of isas, pytorch, cache, avx2 and python. python needs the package beside PROGRAM (FLASHOMP_BUILD_PYTHON).
-# On another machine NAME=host-scaling-16 names scaling's file, or cache's: both are in one table. RESUME=1 keeps the rows of
+# On another machine SUFFIX=-16 makes host-scaling-16.json, and the like of cache's: a table has all of them. RESUME=1 keeps the rows of
 # pytorch, avx2 and python that are there, which have to be the same build's.
 set -euo pipefail
 
@@ -39,14 +39,14 @@ for part in "${parts[@]}"; do
     memory) "$python" "$here/host_memory.py" --bench "$program" --out "$folder/host-memory.json" ;;
     instructions) "$python" "$here/host_instructions.py" --bench "$program" --out "$folder/host-instructions.json" ;;
     isas) "$python" "$here/host_isas.py" --bench "$program" --out "$folder/host-isas.json" --threads "$threads" ;;
-    scaling) "$python" "$here/host_scaling.py" --bench "$program" --out "$folder/${NAME:-host-scaling}.json" ;;
+    scaling) "$python" "$here/host_scaling.py" --bench "$program" --out "$folder/host-scaling${SUFFIX:-}.json" ;;
     pytorch)
         "$python" "$here/compare_pytorch.py" --bench "$program" --out "$folder/host-pytorch.json" --cpu \
             --threads "$threads" --beside-standard --dtype float32 bfloat16 --kernels flash math --repetitions 7 \
             --min-time 0.02 --shapes "$here/shapes/host.txt" ${RESUME:+--resume}
         ;;
     cache)
-        "$python" "$here/host_cache.py" --bench "$program" --out "$folder/${NAME:-host-cache}.json" --threads "$threads"
+        "$python" "$here/host_cache.py" --bench "$program" --out "$folder/host-cache${SUFFIX:-}.json" --threads "$threads"
         ;;
     avx2)
         "$python" "$here/compare_pytorch.py" --bench "$program" --out "$folder/host-pytorch-avx2.json" --cpu --isa avx2 \

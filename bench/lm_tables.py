@@ -10,6 +10,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
+import ages
 import generated
 import results
 from host_tables import markdown, memory_text
@@ -160,7 +161,10 @@ def memory_words(rows):
 def load_words(rows):
     """The load of the machine, of which the run itself makes one a thread; more took speed from it."""
     loads = [row["load_average"] for row in rows if "load_average" in row]
-    return f" Load while it ran: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    if not loads:
+        return ""
+    known = "" if len(loads) == len(rows) else f", known for {len(loads)} of {len(rows)} configurations"
+    return f" Load while it ran: {min(loads):.1f} to {max(loads):.1f}{known}."
 
 
 def section(path):
@@ -173,6 +177,8 @@ def section(path):
     lines = [f"### {place.split(', compute')[0]}", "", model_text(context, rows), "",
              f"Measured {facts['date'][:10]} at commit {facts['commit'][:12]}, PyTorch {context['torch']}, load {facts['load']}: "
              f"[{path.name}](../bench/results/{path.name}), by `{facts['command']}`. {memory_words(rows)}{load_words(rows)}", ""]
+    if not ages.is_current([path]):  # without the number of commits, which changes with each of them
+        lines += [f"**Older than the code**: what it measures has changed since {facts['commit'][:7]}.", ""]
     if stopped:
         lines += [f"The run is not complete: {stopped['configurations_left']} of {stopped['configurations_asked_for']} configurations "
                   "are left.", ""]

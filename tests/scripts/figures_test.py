@@ -11,10 +11,11 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "examples" / "gpt")]
 sys.dont_write_bytecode = True
 import generated
 import lm_tables
+import record
 import results
 import ring_tables
 
@@ -77,6 +78,10 @@ class Committed(unittest.TestCase):
             text = tables.PAGE.read_text()
             filled = generated.filled(text, tables.MARKS, tables.tables(), tables.PAGE.name)
             self.assertEqual(filled, text, f"run bench/{tables.__name__}.py")
+
+    def test_the_language_models_page_has_the_committed_tables(self):
+        text = record.PAGE.read_text()
+        self.assertEqual(record.page_text(text), text, "run examples/gpt/record.py page")
 
     def test_pages_embed_figures_that_are_there(self):
         count = 0
