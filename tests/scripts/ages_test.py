@@ -136,14 +136,27 @@ class Paths(unittest.TestCase):
     def test_sets_measure_all_that_their_kernels_include(self):
         host = self.included("offload/launch/launch_host.cpp")
         amx = ages.measured("host-pytorch-16.json")[1]
-        self.assertEqual(self.missing(host, amx), [])
+        few = set(ages.FEW_QUERIES)
+        self.assertEqual(self.missing(host - few, amx), [])
+        self.assertEqual(self.missing(host, ages.measured("host-check-float32.json")[1]), [])
         matrices = {f"offload/host/{name}.hpp" for name in ("amx", "dpbf16", "pairs", "terms")}
-        self.assertEqual(self.missing(host - matrices, ages.HOST), [])
+        self.assertEqual(self.missing(host - matrices - few, ages.HOST), [])
+        self.assertEqual(self.missing(host - matrices, ages.measured("host-cache-avx2.json")[1]), [])
         gpu = self.included("offload/launch/launch_plain.cpp", "offload/launch/launch_tensor.cpp")
         self.assertEqual(self.missing(gpu, ages.OPENMP), [])
         self.assertEqual(self.missing(gpu | host, ages.measured("h200-grid.jsonl")[1]), [])
         cuda = self.included(*(str(file.relative_to(ROOT)) for file in (ROOT / "cuda").glob("*.cu")))
         self.assertEqual(self.missing(cuda, ages.CUDA), [])
+
+    def test_sets_with_few_queries_measure_their_machine(self):
+        few = set(ages.FEW_QUERIES)
+        for path in ages.results.RESULTS.glob("host*.json"):
+            if "benchmarks" not in json.loads(path.read_text()):
+                continue
+            for shape in {row["shape"] for row in ages.results.read(path)[1] if "shape" in row and row["direction"] == "forward"}:
+                queries = int(re.search(r"_n(\d+)", shape)[1])
+                if queries < 16:  # the most lanes of a vector
+                    self.assertLessEqual(few, set(ages.measured(path.name)[1]), f"{path.name}: {shape}")
 
     def test_every_path_is_there(self):
         for words, paths, _ in ages.MEASURES:

@@ -78,7 +78,7 @@ class Asm(unittest.TestCase):
         seen = 0
         for path in sorted((ROOT / "offload").rglob("*.[hc]pp")):
             text = path.read_text()
-            if not path.name.startswith("host_"):
+            if path.parent.name != "host" and not path.name.startswith("host_"):
                 seen += len(constraints(text))
                 self.assertEqual(matched(text), [], path.name)
         self.assertGreater(seen, 100)
