@@ -274,7 +274,7 @@ def page_text(text: str) -> str:
         if data is None:
             body = "Not recorded yet: `examples/gpt/record.py run`."
         else:
-            ran = next((row["ran"] for row in data["rows"] if row.get("ran")), "")
+            ran = ", ".join(dict.fromkeys(row["ran"] for row in data["rows"] if row.get("ran")))
             body = "\n".join(table(data["rows"]) + [
                 "", f"From [{part}.json](../examples/gpt/results/{part}.json), which `examples/gpt/record.py run --gpt build/release/bin/gpt "
                 f"{part}` wrote. All runs are `{command_words(data['rows'])}`, with the options that the table names. Commit "
