@@ -49,7 +49,6 @@ MEASURES = (
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*", "h100-*")),
     ("attention called from Python, on the host machine on AVX-512 with pairs of bfloat16",
      HOST + FEW_QUERIES + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
-    ("the host machine for few queries, on AVX2", HOST + FEW_QUERIES, ("host-cache-avx2.json",)),
     ("the host machine for few queries", HOST + FEW_QUERIES, ("host-cache*.json",)),
     ("tests of the host machine against the reference", HOST + FEW_QUERIES + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp"),
      ("host-check-*.json",)),

@@ -108,11 +108,12 @@ def caches(files):
             if shape.endswith(("_float8", "_int8")):
                 continue
             cells = [f"{context.get('cpu', 'host')}, {context.get('flashomp_host_isa', '?')}"] if len(files) > 1 else []
+            cells.append(f"{dtype} {shape}")
             for kind in kinds:
                 row = found.get((dtype, shape + kind))
-                share = row and row["bandwidth_share"]
-                cells += [time_text(row["real_time"]), f"{share * row['copy_bandwidth'] / 1e9:.1f}", f"{share:.2f}"] if row else [""] * 3
-            lines.append(cells[:-9] + [f"{dtype} {shape}"] + cells[-9:])
+                cells += [""] * 3 if row is None else [
+                    time_text(row["real_time"]), f"{row['bandwidth_share'] * row['copy_bandwidth'] / 1e9:.1f}", f"{row['bandwidth_share']:.2f}"]
+            lines.append(cells)
     heading = ["machine"] if len(files) > 1 else []
     return markdown(heading + ["q, shape"] + [text for kind in kinds.values() for text in (f"cache {kind}", "GB/s", "of a copy")], lines)
 
