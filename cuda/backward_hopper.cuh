@@ -30,6 +30,10 @@ struct BackwardShape {
     static constexpr int ds_bytes = query_panels * block_n * 128;
     static constexpr int dq_floats = block_m * depth;
     static_assert(dq_floats == groups * 64 * 64); // a 64x64 part for each warpgroup
+    static constexpr int senders = 2;             // threads that take turns to send what steps add to dQ
+    /// Whether a sender waits for its turn while the sum is still computed. At depth 64, where turns come late, asking
+    /// memory again and again takes longer than it saves (docs/log/cuda-history.md).
+    static constexpr bool asks_early = depth == 128;
 };
 
 template <class Shape>
@@ -42,7 +46,7 @@ struct BackwardMemory {
     alignas(1024) float dq[Shape::dq_floats];
     alignas(128) float lse[Shape::stages][Shape::block_m];
     alignas(128) float delta[Shape::stages][Shape::block_m];
-    Barrier kv_full, kv_empty, dq_full, dq_empty;
+    Barrier kv_full, kv_empty, dq_full[Shape::senders], dq_empty;
     Barrier q_full[Shape::stages], q_empty[Shape::stages];
     Barrier dout_full[Shape::stages], dout_empty[Shape::stages];
     ItemSlots<BackwardItem<Shape>> items;
@@ -95,31 +99,41 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
     }
 }
 
-/// The thread that sends what is added to dQ, each query block's in the order of the items. The first to come stores
-/// it, so that nobody needs to clear the sum.
+/// A thread that sends what is added to dQ, each query block's in the order of the items. The first to come stores it,
+/// so that nobody needs to clear the sum. Until a sum has arrived and the next block has been told, a step may pass: so
+/// senders take turns, and one waits for that while another sends.
 template <class Shape>
 __device__ __forceinline__ void send_dq(BackwardMemory<Shape>& memory, const Params& p, const Schedule& schedule,
-                                        const BackwardScratch& scratch)
+                                        const BackwardScratch& scratch, int sender)
 {
     unsigned parity = 0;
+    const auto wait_for_sum = [&] {
+        memory.dq_full[sender].wait(parity);
+        parity ^= 1U;
+    };
+    int step = sender; // of the item
     for (RingPlace<2> place;; place.advance()) {
         memory.items.full[place.index].wait(place.parity);
         const BackwardItem<Shape>& item = memory.items.item[place.index];
         if (item.j0 < 0) {
             return;
         }
-        for (int step = 0; step < item.steps(); ++step) {
+        for (; step < item.steps(); step += Shape::senders) {
             const int block = item.block(step);
             const std::int64_t tile = tile_of(p, scratch, item.batch, item.head(step), block);
             const Range adding = key_blocks<Shape>(item.band, block);
             const int turn = item.turn(schedule, adding, block);
             const bool is_last = turn + 1 == adding.end - adding.begin;
             int* const turns = scratch.turns + tile;
-            memory.dq_full.wait(parity);
-            parity ^= 1U;
+            if constexpr (!Shape::asks_early) {
+                wait_for_sum();
+            }
             while (load_acquire(turns) != turn) {
             }
-            publish_all();
+            publish_global();
+            if constexpr (Shape::asks_early) {
+                wait_for_sum();
+            }
             float* const sum = scratch.dq + tile * Shape::dq_floats;
             constexpr unsigned bytes = sizeof(float) * Shape::dq_floats;
             if (turn == 0) {
@@ -130,10 +144,10 @@ __device__ __forceinline__ void send_dq(BackwardMemory<Shape>& memory, const Par
             commit_bulk();
             wait_bulk_read();
             memory.dq_empty.arrive();
-            wait_bulk();
-            publish_all();
+            wait_bulk(); // which is a fence, too: this thread sees what arrived, and may tell of it
             store_release(turns, is_last ? 0 : turn + 1);
         }
+        step -= item.steps();
         memory.items.empty[place.index].arrive();
     }
 }
@@ -283,7 +297,8 @@ private:
         }
         publish_shared();
         __syncwarp();
-        at_.release(memory_.dq_full);
+        at_.release(memory_.dq_full[sender_]);
+        sender_ = (sender_ + 1) % Shape::senders;
     }
 
     /// A 64x64 part of dq = ds·k: of 64 queries, this group's half of the columns; of 128, its half of the rows.
@@ -349,6 +364,7 @@ private:
     const Lane at_;
     RingPlace<Shape::stages> q_;
     unsigned kv_parity_ = 0, dq_parity_ = 0;
+    int sender_ = 0; ///< of the next sum
     int ds_buffer_ = 0;
 };
 
@@ -362,7 +378,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
         memory.kv_full.init(1);
         memory.kv_empty.init(readers);
-        memory.dq_full.init(readers);
+        for (Barrier& full : memory.dq_full) {
+            full.init(readers);
+        }
         memory.dq_empty.init(1);
         for (int i = 0; i < Shape::stages; ++i) {
             memory.q_full[i].init(1);
@@ -370,7 +388,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.dout_full[i].init(1);
             memory.dout_empty[i].init(readers);
         }
-        memory.items.init(readers + 1);
+        memory.items.init(readers + Shape::senders);
         publish_barriers();
     }
     __syncthreads();
@@ -379,8 +397,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         give_registers<24>();
         if (threadIdx.x == 0) {
             bring_backward(memory, p, maps, schedule, scratch);
-        } else if (threadIdx.x == 32) {
-            send_dq(memory, p, schedule, scratch);
+        } else if (threadIdx.x % 32 == 0 && static_cast<int>(threadIdx.x / 32) <= Shape::senders) {
+            send_dq(memory, p, schedule, scratch, static_cast<int>(threadIdx.x / 32) - 1);
         }
     } else {
         take_registers<240>();

@@ -139,10 +139,11 @@ __device__ __forceinline__ void wait_bulk()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/// fence.proxy.async of all memory: between the copy engine's writes and what is told of them.
-__device__ __forceinline__ void publish_all()
+/// fence.proxy.async.global: what this thread was told of memory comes before what it has the copy engine do there. The
+/// other way round none is needed: the end of a copy is one (PTX ISA, "Async proxy").
+__device__ __forceinline__ void publish_global()
 {
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /// ld.acquire and st.release for the whole GPU.
