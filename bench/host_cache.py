@@ -3,8 +3,8 @@
 
     bench/host_cache.py --bench PROGRAM --out FILE.json [--shapes FILE] [--dtype TYPE ...] [--threads N]
 
-Rows have copy_bandwidth, what a copy of 64 MiB reached just before them (bytes read and bytes written), and bandwidth_share, the
-bytes that the call has to read and write over its time, as a share of that.
+Rows have copy_bandwidth, what a copy reached just after them (bytes read and bytes written, as many as the call's and at least
+twice 64 MiB), and bandwidth_share, the bytes that the call has to read and write over its time, as a share of that.
 """
 
 import argparse

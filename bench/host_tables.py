@@ -160,8 +160,8 @@ TABLES = (
      "In parentheses, how many times as fast as one thread. Each number of threads is a process kept to as many CPUs."),
     ("host-cache*.json", "Decoding from a cache on a CPU", caches,
      "One query of each sequence, 32 query heads on 8 key heads of 128, from tensors and from pages; caches in the type of q, in float8_e4m3 "
-     "and in int8. GB/s are the bytes that the call has to read and write over its time, and the share is that of what a copy of 64 MiB "
-     "reached just before it, bytes read and written."),
+     "and in int8. GB/s are the bytes that the call has to read and write over its time, and the share is that of what a copy of at least "
+     "64 MiB reached just after it, bytes read and written."),
     ("host-memory.json", "Memory of a CPU against length", memory,
      "The largest resident set of a process above that before the call, which is the first of its kind in that process (in "
      "steps of about half a MiB, as Linux counts), the same for a row of the sequence, and what standard attention stores in "

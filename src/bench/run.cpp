@@ -211,7 +211,7 @@ void Runner::run_flashomp(BenchCase& bench, std::optional<Expected>& expected, R
             row.timing = time_calls(row.name(), call, seconds_of(call), settings_.timing);
             row.queue_seconds = time_to_queue(bench, call, row);
             if (space_.is_host() && bench.shape().seqlen_q == 1) { // decoding reads its keys and does little else
-                row.copy_bandwidth = cost::copy_bandwidth(settings_.options.threads);
+                row.copy_bandwidth = cost::copy_bandwidth(settings_.options.threads, row.least_bytes);
                 row.read_bandwidth = cost::read_bandwidth(settings_.options.threads);
             }
             time_kernels(call, row); // last: from then on the driver has a listener

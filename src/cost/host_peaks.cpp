@@ -129,10 +129,10 @@ double measure_flops(const Kernel& kernel, int threads)
 
 constexpr std::int64_t copied_bytes = std::int64_t{64} << 20;
 
-/// Bytes/s of a copy that all threads share, read and written bytes counted, the best of a few tries.
-double measure_bandwidth(int threads)
+/// Bytes/s of a copy of `bytes` that all threads share, read and written bytes counted, the best of a few tries.
+double measure_bandwidth(int threads, std::int64_t bytes = copied_bytes)
 {
-    const auto count = static_cast<std::size_t>(copied_bytes);
+    const auto count = static_cast<std::size_t>(bytes);
     const auto from = std::make_unique<char[]>(count); // NOLINT(modernize-avoid-c-arrays)
     const auto to = std::make_unique<char[]>(count);   // NOLINT(modernize-avoid-c-arrays)
     double best = 0;
@@ -145,7 +145,7 @@ double measure_bandwidth(int threads)
             const std::size_t first = count * part / parts;
             std::memcpy(to.get() + first, from.get() + first, count * (part + 1) / parts - first);
         }
-        best = std::max(best, 2.0 * static_cast<double>(copied_bytes) / seconds_since(start));
+        best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds_since(start));
     }
     return best;
 }
@@ -174,9 +174,9 @@ double measure_reads(int threads)
 
 } // namespace
 
-double copy_bandwidth(int asked)
+double copy_bandwidth(int asked, double moved)
 {
-    return measure_bandwidth(host_threads(asked));
+    return measure_bandwidth(host_threads(asked), std::max(copied_bytes, static_cast<std::int64_t>(moved / 2)));
 }
 
 double read_bandwidth(int asked)

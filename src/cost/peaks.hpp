@@ -39,8 +39,9 @@ struct DeviceSpeeds {
 /// as many as start: a fifth of a second. Without matrix instructions that is float32 multiply-adds, whatever the type.
 [[nodiscard]] Peaks host_peaks(int asked, const offload::HostIsa& isa, DType dtype);
 
-/// Bytes/s of such a copy on `asked` threads alone: some 20 ms.
-[[nodiscard]] double copy_bandwidth(int asked);
+/// Bytes/s of a copy on `asked` threads alone that reads and writes as many bytes as a call moves, so that a large
+/// cache keeps as much of both; at least the 64 MiB above. Some 20 ms for these.
+[[nodiscard]] double copy_bandwidth(int asked, double moved);
 
 /// Bytes/s of a sum over 256 MiB: what a call that only reads could have. A copy's is of as many bytes read as written.
 [[nodiscard]] double read_bandwidth(int asked);
