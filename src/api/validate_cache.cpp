@@ -176,7 +176,8 @@ void check_scales(const Problem& problem, int rank, std::int64_t page)
             continue;
         }
         const auto* const of_heads = static_cast<const float*>(scale.data) + (rank == 2 ? page * scale.strides[0] : 0);
-        for (std::int64_t head = 0; head < problem.heads_kv; ++head) {
+        // Heads as the scales count them, for runs of a prepared call know no others.
+        for (std::int64_t head = 0; head < scale.shape[static_cast<std::size_t>(rank) - 1]; ++head) {
             if (!(of_heads[head] > 0.0F && std::isfinite(of_heads[head]))) {
                 throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", name,
                                         of_heads[head], rank == 2 ? fmt::format("page or sequence {}, ", page) : "",

@@ -179,6 +179,25 @@ TEST_P(BadCaches, AreRefusedByName)
 INSTANTIATE_TEST_SUITE_P(All, BadCaches, ::testing::ValuesIn(everything()),
                          [](const auto& one) { return std::string(one.param.name); });
 
+/// What a run of a prepared call needs, where it may begin.
+class RunMemory {
+public:
+    explicit RunMemory(const PreparedForward& call)
+        : bytes_(static_cast<std::size_t>(call.workspace_bytes())), memory_(bytes_ + alignment)
+    {
+    }
+    std::span<std::byte> span()
+    {
+        const auto past = reinterpret_cast<std::uintptr_t>(memory_.data()) % alignment;
+        return {memory_.data() + (alignment - past) % alignment, bytes_};
+    }
+
+private:
+    static constexpr std::size_t alignment = 256;
+    std::size_t bytes_;
+    std::vector<std::byte> memory_;
+};
+
 class BadCacheOfARun : public ::testing::TestWithParam<BadCache> {};
 
 TEST_P(BadCacheOfARun, IsRefusedAndTheNextRunIsNot)
@@ -189,10 +208,8 @@ TEST_P(BadCacheOfARun, IsRefusedAndTheNextRunIsNot)
     Options options = cached.options(bad.form);
     options.device.kind = Device::Kind::host;
     PreparedForward call = prepare(args, options);
-    std::vector<std::byte> memory(static_cast<std::size_t>(call.workspace_bytes()) + 256);
-    const auto past = reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
-    const std::span<std::byte> workspace(memory.data() + (256 - past) % 256,
-                                         static_cast<std::size_t>(call.workspace_bytes()));
+    RunMemory memory(call);
+    const std::span<std::byte> workspace = memory.span();
     bad.spoil(cached, args, options);
     expect_refused(bad.says, [&] { call.run(args, workspace); });
     EXPECT_TRUE(is_poison(cached.attention.o));
@@ -323,6 +340,29 @@ TEST(BadQuantisedCache, HasNoGradients)
     args.k = std::as_const(cached.attention.k).view();
     args.v = std::as_const(cached.attention.v).view();
     expect_refused("k is int8, which only the forward pass takes", [&] { backward(args, {}); });
+}
+
+TEST(BadQuantisedCache, HasScalesThatRunsOfAPreparedCallRefuse)
+{
+    for (const ScaledBy scaled : {ScaledBy::pages, ScaledBy::heads}) {
+        for (const float scale : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
+            CacheCase cached = good_case();
+            cached.quantise(DType::int8, scaled);
+            const ForwardArgs args = cached.args(CacheForm::block_table);
+            Options options = cached.options(CacheForm::block_table);
+            std::vector<float> scales(2 * 15, 1.0F);
+            options.v_scale = TensorView::contiguous(scales.data(), DType::float32, {2});
+            if (scaled == ScaledBy::pages) {
+                options.v_scale = TensorView::contiguous(scales.data(), DType::float32, {15, 2});
+            }
+            PreparedForward call = prepare(args, options);
+            RunMemory memory(call);
+            const auto run = [&] { call.run(args, options, memory.span()); };
+            EXPECT_NO_THROW(run());
+            std::fill(scales.begin(), scales.end(), scale);
+            expect_refused("v_scale is ", run);
+        }
+    }
 }
 
 TEST(GoodQuantisedCache, HasScalesOfNobodyThatNobodyReads)
