@@ -1,6 +1,7 @@
 // Key/value caches: one result whatever form a cache has, NaN where nobody may read, and prepared calls whose lengths
 // and tables change from run to run.
 #include "support/cache_test.hpp"
+#include "support/run_memory.hpp"
 
 #include "option_list.hpp"
 
@@ -170,10 +171,8 @@ TEST_P(Caches, GrowFromRunToRunOfAPreparedCall)
             ForwardArgs args = cached.args(form);
             Options options = options_of(cached, form);
             PreparedForward call = prepare(args, options);
-            std::vector<std::byte> memory(static_cast<std::size_t>(call.workspace_bytes()) + 256);
-            const auto past = reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
-            const std::span<std::byte> workspace(memory.data() + (256 - past) % 256,
-                                                 static_cast<std::size_t>(call.workspace_bytes()));
+            RunMemory memory(call.workspace_bytes());
+            const std::span<std::byte> workspace = memory.span();
             if (call.workspace_memory() == Memory::device) {
                 GTEST_SKIP() << "the workspace is on a device; parity there is of the calls above";
             }

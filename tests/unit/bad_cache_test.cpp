@@ -1,6 +1,7 @@
 // Every bad table and length of a key/value cache: one sentence that names it, and outputs left as they were.
 #include "refusal.hpp"
 #include "support/cache_case.hpp"
+#include "support/run_memory.hpp"
 
 #include "flashomp/prepared.hpp"
 
@@ -179,25 +180,6 @@ TEST_P(BadCaches, AreRefusedByName)
 INSTANTIATE_TEST_SUITE_P(All, BadCaches, ::testing::ValuesIn(everything()),
                          [](const auto& one) { return std::string(one.param.name); });
 
-/// What a run of a prepared call needs, where it may begin.
-class RunMemory {
-public:
-    explicit RunMemory(const PreparedForward& call)
-        : bytes_(static_cast<std::size_t>(call.workspace_bytes())), memory_(bytes_ + alignment)
-    {
-    }
-    std::span<std::byte> span()
-    {
-        const auto past = reinterpret_cast<std::uintptr_t>(memory_.data()) % alignment;
-        return {memory_.data() + (alignment - past) % alignment, bytes_};
-    }
-
-private:
-    static constexpr std::size_t alignment = 256;
-    std::size_t bytes_;
-    std::vector<std::byte> memory_;
-};
-
 class BadCacheOfARun : public ::testing::TestWithParam<BadCache> {};
 
 TEST_P(BadCacheOfARun, IsRefusedAndTheNextRunIsNot)
@@ -208,7 +190,7 @@ TEST_P(BadCacheOfARun, IsRefusedAndTheNextRunIsNot)
     Options options = cached.options(bad.form);
     options.device.kind = Device::Kind::host;
     PreparedForward call = prepare(args, options);
-    RunMemory memory(call);
+    RunMemory memory(call.workspace_bytes());
     const std::span<std::byte> workspace = memory.span();
     bad.spoil(cached, args, options);
     expect_refused(bad.says, [&] { call.run(args, workspace); });
@@ -356,7 +338,7 @@ TEST(BadQuantisedCache, HasScalesThatRunsOfAPreparedCallRefuse)
                 options.v_scale = TensorView::contiguous(scales.data(), DType::float32, {15, 2});
             }
             PreparedForward call = prepare(args, options);
-            RunMemory memory(call);
+            RunMemory memory(call.workspace_bytes());
             const auto run = [&] { call.run(args, options, memory.span()); };
             EXPECT_NO_THROW(run());
             std::fill(scales.begin(), scales.end(), scale);
