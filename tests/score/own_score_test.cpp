@@ -5,6 +5,7 @@
 #include "support/cache_case.hpp"
 #include "support/case_parts.hpp"
 #include "support/parity.hpp"
+#include "support/run_memory.hpp"
 
 #include "flashomp/prepared.hpp"
 
@@ -218,9 +219,8 @@ TEST(OwnScores, APreparedCallTakesAnotherObject)
     options.machine = Machine::host;
     options.score_mod = everything(0.1F);
     PreparedForward prepared = prepare(attention.forward_args(), options);
-    std::vector<std::byte> memory(static_cast<std::size_t>(prepared.workspace_bytes()) + 256);
-    const std::size_t shift = 256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
-    const auto workspace = std::span(memory).subspan(shift, static_cast<std::size_t>(prepared.workspace_bytes()));
+    RunMemory memory(prepared.workspace_bytes());
+    const std::span<std::byte> workspace = memory.span();
     options.score_mod = everything(0.4F);
     static_cast<void>(prepared.run(attention.forward_args(), options, workspace));
     const HostTensor o = std::move(attention.o);
