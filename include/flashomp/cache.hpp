@@ -28,7 +28,7 @@ struct AppendArgs {
 /// Writes each sequence's new keys and values behind those that the sequence has in the cache, and turns them and q.
 ///
 /// Options: the tables of the cache, cu_seqlens_q and cu_seqlens_k, causal and window, k_scale and v_scale of a cache
-/// of 8 bits, and where the call runs. Where cache_seqlens is given, sequence b has cache_seqlens[b] keys before the
+/// of 8 bits, and where the call runs; all others are refused. Where cache_seqlens is given, sequence b has cache_seqlens[b] keys before the
 /// call, and new row i goes to place cache_seqlens[b] + i. The compressed form says what there is after the call: the
 /// new rows are the last of each sequence. Their place is their position for the rotary embedding. Row i of q has the
 /// position of new row i where causal or window says that its place counts, else all rows of q have that of new row 0,

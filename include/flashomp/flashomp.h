@@ -285,7 +285,7 @@ FLASHOMP_API flashomp_status flashomp_forward(const flashomp_forward_args* args,
 FLASHOMP_API flashomp_status flashomp_backward(const flashomp_backward_args* args, const flashomp_options* options,
                                                flashomp_report* report);
 
-/* append(): writes new keys and values into a cache. options: its tables, and where the call runs. */
+/* append(): writes new keys and values into a cache. options: its tables, causal, window, and where the call runs. */
 FLASHOMP_API flashomp_status flashomp_append(const flashomp_append_args* args, const flashomp_options* options,
                                              flashomp_report* report);
 

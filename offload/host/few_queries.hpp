@@ -5,8 +5,8 @@
 #pragma once
 
 #include "host/host_machine.hpp"
+#include "host/pair_products.hpp"
 #include "host/placed_rows.hpp"
-#include "host/row_products.hpp"
 
 namespace flashomp::offload {
 
@@ -36,6 +36,14 @@ class FewRowsMachine : public HostMachine<Isa> {
     static constexpr bool asks_for_keys()
     {
         return has_16_registers == 0 || n > 1 || sizeof(T) == 1;
+    }
+
+    /// Rows whose sums registers hold with as many columns as are loaded at once.
+    template <class V>
+    static constexpr int rows_summed()
+    {
+        constexpr int held = int{most_sums} / int{V::vectors};
+        return held < int{most_summed} ? held : int{most_summed};
     }
 
 public:
@@ -139,10 +147,11 @@ public:
     {
         multiply_by_scales(s, v);
         with_elements<false>(v, [&]<bool whole>(const auto* data) FLASHOMP_LAMBDA {
+            using V = ValueSums<Isa, std::remove_cvref_t<decltype(*data)>>;
             for (int r = 0; r < rows_; ++r) {
-                ValueSums<Isa, std::remove_cvref_t<decltype(*data)>>::prepare(&s.at(r, 0), s.count);
+                V::prepare(&s.at(r, 0), s.count);
             }
-            for_heads<most_summed>(rows_, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
+            for_heads<rows_summed<V>()>(rows_, [&]<int n>(int head, int r, int rows, bool is_first) FLASHOMP_LAMBDA {
                 constexpr int most = most_sums / n < 8 ? most_sums / n : 8;
                 int x = 0;
                 const auto columns = [&]<int m>() FLASHOMP_LAMBDA {
@@ -209,7 +218,8 @@ private:
     /// A depth in whole pieces of every type.
     static constexpr int in_pieces(int depth)
     {
-        return (depth + 2 * lanes - 1) / (2 * lanes) * (2 * lanes);
+        constexpr int most = (has_16_registers != 0 ? 2 : 4) * lanes;
+        return (depth + most - 1) / most * most;
     }
 
     FLASHOMP_INLINE float* zeros(std::int64_t floats)
@@ -257,7 +267,7 @@ private:
         const Rows& rows = block.tensor();
         if constexpr (is_quantised) {
             const auto with = [&]<class T>() FLASHOMP_LAMBDA {
-#if defined(__AVX512BF16__)
+#if FLASHOMP_FEW_ON_PAIRS
                 if (rows.element == Element::bfloat16) { // of q, which load() keeps as pairs then
                     return f(static_cast<const OnPairs<T>*>(rows.data));
                 }
@@ -369,8 +379,8 @@ private:
 #pragma GCC unroll 8
         for (int i = 0; i < m; i += at_once) {
             const int first = x + i * lanes;
-            if constexpr (at_once == 2) {
-                V::load(row, first, piece[i], piece[i + 1]);
+            if constexpr (at_once > 1) {
+                V::load(row, first, piece + i);
             } else {
                 piece[i] = whole || depth - first >= lanes ? V::load(row, first) : V::load(row, first, depth - first);
             }

@@ -94,6 +94,37 @@ void check_rotary(const AppendArgs& args, std::int64_t head_dim, DType dtype)
     }
 }
 
+/// Whoever gives an option that says nothing of where rows go expects something of append() that it does not do.
+void check_taken(const Options& options, bool is_quantised)
+{
+    const auto refuse = [](const char* name) {
+        throw Error(fmt::format("{} was given to append(), which takes the tables of a cache, cu_seqlens_q, "
+                                "cu_seqlens_k, causal and window, and k_scale and v_scale with a cache of 8 bits.",
+                                name));
+    };
+    for (const TensorOption& option : tensor_options) {
+        const bool is_taken = option.is_of_cache || is_boundaries(option) || (is_quantised && option.is_also_of_cache);
+        if (!is_taken && options.*option.member) {
+            refuse(option.name);
+        }
+    }
+    for (const NumberOption& option : number_options) {
+        if (option.value(options) != option.off) {
+            refuse(option.name);
+        }
+    }
+    for (const auto& [name, is_given] :
+         {std::pair{"dropout", options.dropout != Dropout{}}, std::pair{"block_mask", bool{options.block_mask}},
+          std::pair{"score_mod", bool{options.score_mod}}, std::pair{"positions_q", bool{options.positions_q}},
+          std::pair{"positions_k", bool{options.positions_k}}, std::pair{"first_sequence", options.first_sequence != 0},
+          std::pair{"first_head", options.first_head != 0}}) {
+        if (is_given) {
+            refuse(name);
+        }
+    }
+    check_window(options.window);
+}
+
 /// Shapes and dtypes, of which the problem then has what the layers below need.
 AppendProblem problem_of(const AppendArgs& args, const Options& options)
 {
@@ -182,14 +213,7 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
         throw Error("cache_seqlens was not given; append() needs the lengths of the sequences, from cache_seqlens or "
                     "kv_last_page_len.");
     }
-    for (const TensorOption& option : tensor_options) {
-        const bool is_taken = option.is_of_cache || is_boundaries(option) || (is_quantised && option.is_also_of_cache);
-        if (!is_taken && options.*option.member) {
-            throw Error(fmt::format("{} was given to append(), which takes the tables of a cache and cu_seqlens alone, "
-                                    "and k_scale and v_scale with a cache of 8 bits.",
-                                    option.name));
-        }
-    }
+    check_taken(options, is_quantised);
     return append;
 }
 

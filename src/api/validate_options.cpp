@@ -286,6 +286,15 @@ void check_shard(const Problem& problem)
 
 } // namespace
 
+void check_window(const Window& window)
+{
+    for (const auto& [name, side] : {std::pair{"left", window.left}, std::pair{"right", window.right}}) {
+        if (side < -1) {
+            throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
+        }
+    }
+}
+
 void check_options(Problem& problem)
 {
     const Options& options = problem.options;
@@ -295,12 +304,7 @@ void check_options(Problem& problem)
             throw Error(fmt::format("{} was {}; it must be {}.", option.name, *value, option.allowed));
         }
     }
-    for (const auto& [name, side] :
-         {std::pair{"left", options.window.left}, std::pair{"right", options.window.right}}) {
-        if (side < -1) {
-            throw Error(fmt::format("window {} was {}; it must be -1 (unbounded), 0 or more.", name, side));
-        }
-    }
+    check_window(options.window);
     check_choice(options);
     check_dropout(options.dropout);
     if (options.cu_seqlens_q || (options.cu_seqlens_k && !is_cache(problem))) {

@@ -18,6 +18,9 @@ void check_options(Problem& problem);
 /// Checks one tensor of the options, which is given, against the problem's shape.
 void check_tensor_option(const TensorOption& option, const Problem& problem);
 
+/// Checks that both sides are -1 or more.
+void check_window(const Window& window);
+
 /// Checks that the probability is in [0, 1).
 void check_dropout(const Dropout& dropout);
 

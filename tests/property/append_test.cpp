@@ -5,10 +5,12 @@
 #include "support/target.hpp"
 #include "unit/refusal.hpp"
 
+#include "flashomp/block_mask.hpp"
 #include "flashomp/cache.hpp"
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace flashomp::testing {
@@ -363,6 +365,27 @@ INSTANTIATE_TEST_SUITE_P(
                       c.attention.add_key_padding();
                       o.key_padding_mask = c.attention.options.key_padding_mask;
                   }},
+        BadAppend{"ASoftcap", "softcap was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.softcap = -3; }},
+        BadAppend{"AScaleOfScores", "scale was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.scale = std::numeric_limits<double>::quiet_NaN(); }},
+        BadAppend{"ADropout", "dropout was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.dropout.probability = 0.5; }},
+        BadAppend{"ABlockMask", "block_mask was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) {
+                      o.block_mask =
+                          BlockMask::from_predicate({.seqlen_q = 2, .seqlen_k = 64}, [](auto...) { return true; });
+                  }},
+        BadAppend{"PositionsOfKeys", "positions_k was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.positions_k.whole = 64; }},
+        BadAppend{"PositionsOfQueries", "positions_q was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.positions_q.whole = 64; }},
+        BadAppend{"ANumberOfSequences", "first_sequence was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.first_sequence = 1; }},
+        BadAppend{"ANumberOfHeads", "first_head was given to append()", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.first_head = -1; }},
+        BadAppend{"AWindowThatIsNone", "window left was -7", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs&, Options& o) { o.window.left = -7; }},
         BadAppend{"AScaleWithoutEightBits", "k_scale was given to append()", CacheForm::contiguous,
                   [](CacheCase& c, AppendArgs&, Options& o) {
                       o.k_scale = ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {2});
