@@ -25,7 +25,7 @@ HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.
                                "offload/launch/host_passes.hpp", "offload/host/host_isas.cpp") + tuple(f"offload/host/{name}.hpp" for name in (
     "finite", "host_machine", "host_tile", "lanes", "matrix_product", "merge_on_host", "nonfinite", "rows_ahead"))
 # Of calls with fewer queries than a vector has lanes, which no other set has.
-FEW_QUERIES = tuple(f"offload/host/{name}.hpp" for name in ("few_queries", "placed_rows", "row_products"))
+FEW_QUERIES = tuple(f"offload/host/{name}.hpp" for name in ("few_queries", "pair_products", "placed_rows", "row_products"))
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp",
               "cmake/FlashompOffload.cmake", "cmake/hopper/", "cmake/nvptx/") + SCHEDULE
