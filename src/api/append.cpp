@@ -228,6 +228,7 @@ void place_rows(AppendProblem& append)
     const Problem& problem = append.cache;
     const Options& options = problem.options;
     const KeyCache cache(problem);
+    const CacheScales scales(problem);
     const std::int64_t page_rows = cache.page_rows();
     const std::int64_t positions = append.args.rotary.cos ? append.args.rotary.cos.shape[0] : most_rows + 1;
     const char* const table = options.kv_indices          ? "kv_indices"
@@ -268,9 +269,7 @@ void place_rows(AppendProblem& append)
                                         table, page, row / page_rows, b, problem.k.shape[0] - 1));
             }
             written.push_back({page, row % page_rows, b});
-            if (problem.is_quantised()) {
-                check_scales(problem, 2, page);
-            }
+            scales.check_page(page);
         }
     }
     std::sort(written.begin(), written.end(), [](const Written& a, const Written& b) { return a.page < b.page; });

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <fmt/format.h>
+#include <limits>
 
 namespace flashomp {
 
@@ -168,18 +169,41 @@ void check_length(const Problem& problem, const KeyCache& cache, std::int64_t b)
 
 } // namespace
 
-void check_scales(const Problem& problem, int rank, std::int64_t page)
+CacheScales::CacheScales(const Problem& problem)
 {
-    for (const auto& [name, scale] :
-         {std::pair{"k_scale", problem.options.k_scale}, std::pair{"v_scale", problem.options.v_scale}}) {
-        if (scale.rank != rank || scale.memory != Memory::host) {
+    const auto scale_of = [&](const char* name, const ConstTensorView& view) {
+        const bool is_there = problem.is_quantised() && view && view.memory == Memory::host;
+        // Heads as the scales count them, for runs of a prepared call know no others.
+        const std::int64_t heads = is_there ? view.shape[static_cast<std::size_t>(view.rank) - 1] : 0;
+        return Scale{name, static_cast<const float*>(view.data), heads, view.rank == 2 ? view.strides[0] : 0,
+                     is_there ? view.rank : 0};
+    };
+    scales_ = {scale_of("k_scale", problem.options.k_scale), scale_of("v_scale", problem.options.v_scale)};
+}
+
+void CacheScales::ask_for(std::int64_t page) const
+{
+    for (const Scale& scale : scales_) {
+        if (scale.rank == 2) {
+            __builtin_prefetch(scale.data + page * scale.stride);
+        }
+    }
+}
+
+void CacheScales::check(int rank, std::int64_t page) const
+{
+    for (const Scale& scale : scales_) {
+        if (scale.rank != rank) {
             continue;
         }
-        const auto* const of_heads = static_cast<const float*>(scale.data) + (rank == 2 ? page * scale.strides[0] : 0);
-        // Heads as the scales count them, for runs of a prepared call know no others.
-        for (std::int64_t head = 0; head < scale.shape[static_cast<std::size_t>(rank) - 1]; ++head) {
+        const float* const of_heads = scale.data + page * scale.stride;
+        bool all = true;
+        for (std::int64_t head = 0; head < scale.heads; ++head) { // no way out of the loop, so that it is vectors
+            all = all & (of_heads[head] > 0.0F) & (of_heads[head] <= std::numeric_limits<float>::max());
+        }
+        for (std::int64_t head = 0; !all; ++head) {
             if (!(of_heads[head] > 0.0F && std::isfinite(of_heads[head]))) {
-                throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", name,
+                throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", scale.name,
                                         of_heads[head], rank == 2 ? fmt::format("page or sequence {}, ", page) : "",
                                         head));
             }
@@ -197,9 +221,8 @@ void check_cache_values(const Problem& problem)
     if (options.kv_indices) {
         check_indptr(problem);
     }
-    if (problem.is_quantised()) {
-        check_scales(problem, 1, 0);
-    }
+    const CacheScales scales(problem);
+    scales.check_common();
     const char* const table =
         options.kv_indices ? "kv_indices" : (options.block_table ? "block_table" : "cache_batch_index");
     const std::int64_t pages = problem.k.shape[0];
@@ -214,9 +237,15 @@ void check_cache_values(const Problem& problem)
                 throw Error(fmt::format("{} is {} for page {} of sequence {}; allowed are 0 to {}, the {} of k.", table,
                                         page, n, b, pages - 1, options.cache_batch_index ? "caches" : "pages"));
             }
-            if (problem.is_quantised()) {
-                check_scales(problem, 2, page);
+        }
+        // Pages lie anywhere: without asking ahead, the check of a page a key waits for memory as long as a third of
+        // the call.
+        constexpr std::int64_t ahead = 16;
+        for (std::int64_t n = 0; scales.are_of_pages() && n < used; ++n) {
+            if (n + ahead < used) {
+                scales.ask_for(cache.page(b, n + ahead));
             }
+            scales.check_page(cache.page(b, n));
         }
     }
 }
