@@ -29,7 +29,8 @@ FEW_QUERIES = tuple(f"offload/host/{name}.hpp" for name in ("few_queries", "pair
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
 EVERYWHERE = ("offload/", ":(exclude)offload/resources.txt", "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp",
               "cmake/FlashompOffload.cmake", "cmake/hopper/", "cmake/nvptx/") + SCHEDULE
-OPENMP = EVERYWHERE + (":(exclude)offload/host/", ":(exclude)offload/launch/launch_host.cpp")
+WITHOUT_HOST = ":(exclude)offload/host/"
+OPENMP = EVERYWHERE + (WITHOUT_HOST, ":(exclude)offload/launch/launch_host.cpp")
 CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + (
     "offload/plain/", "offload/launch/tensor_map.cpp", "offload/launch/tensor_map.hpp", "offload/launch/tile_config.hpp",
     "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
@@ -108,23 +109,25 @@ def code_of(text):
     return COMMENT_OR_TEXT.sub(lambda found: found[1] or " ", text).split()
 
 
-def rules_of(text, names=()):
-    """CMake without lines that are comments, with new names (pairs of old and new) for the files that it lists."""
+def rules_of(text, names=(), of_host=True):
+    """CMake without lines that are comments, with new names (pairs of old and new) for the files that it lists. of_host: with the lines
+    that name an instruction set of the host machine and its options."""
     for old, new in names:
         text = re.sub(rf"(?<![\w./]){re.escape(old)}(?![\w.])", new, text)
-    return re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE).split()
+    left_out = r"^\s*#.*" if of_host else r"^\s*(#|flashomp_host_isa\().*"
+    return re.sub(left_out, "", text, flags=re.MULTILINE).split()
 
 
-def is_other_code(commit, name, folder):
-    """Whether a file that changed since a commit did so in more than comments, line breaks and where files are."""
+def is_other_code(commit, name, folder, of_host=True):
+    """Whether a file that changed since a commit did so in more than comments, line breaks and where files are. of_host: as for rules_of()."""
     path, names = pathlib.Path(folder) / name, moved(commit, folder)
     then = git("show", f"{commit}:{names.get(name, name)}", folder=folder)
     if then is None or not path.exists():
         return True
     if path.name == "CMakeLists.txt":
         here = name.removesuffix(path.name)
-        return rules_of(path.read_text()) != rules_of(then, [
-            (old.removeprefix(here), new.removeprefix(here)) for new, old in names.items() if old.startswith(here)])
+        renamed = [(old.removeprefix(here), new.removeprefix(here)) for new, old in names.items() if old.startswith(here)]
+        return rules_of(path.read_text(), (), of_host) != rules_of(then, renamed, of_host)
     return path.suffix not in (".hpp", ".cpp", ".cuh", ".cu") or code_of(then) != code_of(path.read_text())
 
 
@@ -137,7 +140,7 @@ def age(commit, paths, folder=results.ROOT):
         return {"older": None, "why": "that commit is not in this repository"}
     names = moved(commit, folder)
     changed = [name for name in git("diff", "--name-only", commit, "--", *paths, folder=folder).splitlines()
-               if name not in names.values() and is_other_code(commit, name, folder)]
+               if name not in names.values() and is_other_code(commit, name, folder, WITHOUT_HOST not in paths)]
     if not changed:
         return {"older": False}
     return {"older": True, "commits": int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths,

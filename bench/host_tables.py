@@ -161,7 +161,8 @@ TABLES = (
     ("host-cache*.json", "Decoding from a cache on a CPU", caches,
      "One query of each sequence, 32 query heads on 8 key heads of 128, from tensors and from pages; caches in the type of q, in float8_e4m3 "
      "and in int8. GB/s are the bytes that the call has to read and write over its time, and the share is that of what a copy of at least "
-     "64 MiB reached just after it, bytes read and written."),
+     "64 MiB, on 16 CPUs of as many bytes as the call's, reached just after it, bytes read and written. Where a CPU's shared cache holds "
+     "both, as 300 MB do those of 8 bits on 16 CPUs, the share says nothing of memory."),
     ("host-memory.json", "Memory of a CPU against length", memory,
      "The largest resident set of a process above that before the call, which is the first of its kind in that process (in "
      "steps of about half a MiB, as Linux counts), the same for a row of the sequence, and what standard attention stores in "
