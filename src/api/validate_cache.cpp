@@ -201,12 +201,11 @@ void CacheScales::check(int rank, std::int64_t page) const
         for (std::int64_t head = 0; head < scale.heads; ++head) { // no way out of the loop, so that it is vectors
             all = all & (of_heads[head] > 0.0F) & (of_heads[head] <= std::numeric_limits<float>::max());
         }
-        for (std::int64_t head = 0; !all; ++head) {
-            if (!(of_heads[head] > 0.0F && std::isfinite(of_heads[head]))) {
-                throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", scale.name,
-                                        of_heads[head], rank == 2 ? fmt::format("page or sequence {}, ", page) : "",
-                                        head));
-            }
+        if (!all) {
+            const float* const bad =
+                std::find_if(of_heads, of_heads + scale.heads, [](float x) { return !(x > 0.0F && std::isfinite(x)); });
+            throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", scale.name, *bad,
+                                    rank == 2 ? fmt::format("page or sequence {}, ", page) : "", bad - of_heads));
         }
     }
 }
