@@ -27,19 +27,21 @@ struct AppendArgs {
 
 /// Writes each sequence's new keys and values behind those that the sequence has in the cache, and turns them and q.
 ///
-/// Options: the tables of the cache, cu_seqlens_q and cu_seqlens_k, causal and window, k_scale and v_scale of a cache
-/// of 8 bits, and where the call runs; all others are refused. Where cache_seqlens is given, sequence b has
-/// cache_seqlens[b] keys before the call, and new row i goes to place cache_seqlens[b] + i. The compressed form says
-/// what there is after the call: the new rows are the last of each sequence. Their place is their position for the
-/// rotary embedding. Row i of q has the position of new row i where causal or window says that its place counts, else
-/// all rows of q have that of new row 0, as flash-attention has it. Lengths are the caller's to raise. Tables are
-/// checked first: no place outside the cache is written, and none that two sequences append to, or that another
-/// sequence reads. Nothing else in the cache is touched. A cache in host memory is written on the host, one on a GPU
-/// there. Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.
+/// Options: the tables of the cache, cu_seqlens_k, and with q cu_seqlens_q, causal and window, k_scale and v_scale of a
+/// cache of 8 bits, and where the call runs; all others of what attention computes are refused. Where cache_seqlens is
+/// given, sequence b has cache_seqlens[b] keys before the call, and new row i goes to place cache_seqlens[b] + i. The
+/// compressed form says what there is after the call: the new rows are the last of each sequence. Their place is their
+/// position for the rotary embedding. Row i of q has the position of new row i where causal or window says that its
+/// place counts, else all rows of q have that of new row 0, as flash-attention has it. Lengths are the caller's to
+/// raise. Tables are checked first: no place outside the cache is written, and none that two sequences append to, or
+/// that another sequence reads. Nothing else in the cache is touched. A cache in host memory is written on the host,
+/// one on a GPU there. Throws Error, with nothing written, when an argument is not as documented; RunFailure when the
+/// machine fails.
 ///
 /// A cache of 8 bits gets each element divided by its scale and rounded to the nearest number of the type, ties to
 /// even; what is beyond the largest number becomes that (±448 of float8_e4m3, ±127 of int8). A NaN stays one in
-/// float8_e4m3, and is 0 in int8. Scales are read, not written: pages that are appended to need theirs before.
+/// float8_e4m3, and is 0 in int8. Scales are read, not written: pages that are appended to need theirs before, and
+/// those of all keys that a sequence has are checked.
 Report append(const AppendArgs& args, const Options& options);
 
 } // namespace flashomp

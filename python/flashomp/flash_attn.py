@@ -211,6 +211,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     if k is None and rotary_cos is not None:
         raise _core.Error("rotary_cos was given without k and v; it turns new keys.")
     q, k_cache, v_cache = _tensor("q", q), _tensor("k_cache", k_cache), _tensor("v_cache", v_cache)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dtype != q.dtype:
+            raise _core.Error(f"{name} is {cache.dtype}, but q is {q.dtype}; they must have one dtype here, where no scale can be "
+                              "given. flashomp.append() and flashomp.attention() take caches of 8 bits.")
     left, right = _window(window_size)
     alignment: Literal["none", "bottom_right"] = "bottom_right" if causal else "none"
     lengths = None

@@ -166,6 +166,8 @@ def test_errors():
         flash_attn.flash_attn_with_kvcache(q, q, q, q, q)
     with pytest.raises(flashomp.Error, match="k and v must be given together"):
         flash_attn.flash_attn_with_kvcache(q, q, q, q)
+    with pytest.raises(flashomp.Error, match="v_cache is torch.int8, but q is torch.float32"):
+        flash_attn.flash_attn_with_kvcache(q, q, q.to(torch.int8), q, q, cache_seqlens=0)
     with pytest.raises(TypeError, match="v_cache was None; it must be a tensor of PyTorch[.]"):
         flash_attn.flash_attn_with_kvcache(q, q, None)
     with pytest.raises(TypeError, match="cu_seqlens_k was 'a'; it must be a tensor of PyTorch[.]"):

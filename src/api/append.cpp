@@ -114,7 +114,7 @@ void check_taken(const Options& options, bool is_quantised)
         }
     }
     for (const auto& [name, is_given] :
-         {std::pair{"dropout", options.dropout != Dropout{}}, std::pair{"block_mask", bool{options.block_mask}},
+         {std::pair{"dropout", options.dropout.probability != 0.0}, std::pair{"block_mask", bool{options.block_mask}},
           std::pair{"score_mod", bool{options.score_mod}}, std::pair{"positions_q", bool{options.positions_q}},
           std::pair{"positions_k", bool{options.positions_k}}, std::pair{"first_sequence", options.first_sequence != 0},
           std::pair{"first_head", options.first_head != 0}}) {
@@ -155,15 +155,14 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
     }
     check_rows("v_cache", args.v_cache, false, is_quantised ? of_cache : dtype);
     const auto last = static_cast<std::size_t>(args.k.rank - 1);
-    for (const auto& [name, view, cache_name, cache] :
-         {std::tuple{"k", args.k, "k_cache", args.k_cache}, std::tuple{"v", args.v, "v_cache", args.v_cache}}) {
+    for (const auto& [name, view, cache_name, cache, most] :
+         {std::tuple{"k", args.k, "k_cache", args.k_cache, most_head_dim},
+          std::tuple{"v", args.v, "v_cache", args.v_cache, most_head_dim_v}}) {
         if (view.shape.at(last - 1) != cache.shape[2] || view.shape.at(last) != cache.shape[3]) {
             throw Error(fmt::format("{} has shape {} but {} has {}; heads and head_dim must be equal.", name,
                                     shape_string(view), cache_name, shape_string(cache)));
         }
-        if (cache.shape[3] < 1 || cache.shape[3] > 256) {
-            throw Error(fmt::format("{} has head_dim {}; it must be 1 to 256.", name, cache.shape[3]));
-        }
+        check_head_dim(name, cache.shape[3], most);
     }
     const ConstTensorView &k = args.k_cache, &v = args.v_cache;
     if (!std::equal(k.shape.begin(), k.shape.begin() + 3, v.shape.begin()) ||

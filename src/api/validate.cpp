@@ -77,13 +77,6 @@ void check_dtypes(const ConstTensorView& q, const ConstTensorView& k, const Cons
     }
 }
 
-void check_head_dim(const char* name, std::int64_t dim, std::int64_t most)
-{
-    if (dim < 1 || dim > most) {
-        throw Error(fmt::format("{} has head_dim {}; it must be 1 to {}.", name, dim, most));
-    }
-}
-
 void check_matches(const char* name, const ConstTensorView& view, const char* like, const ConstTensorView& expected)
 {
     check_tensor(name, view, expected.dtype, expected.rank, expected.shape, like);

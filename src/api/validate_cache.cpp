@@ -170,6 +170,9 @@ void check_length(const Problem& problem, const KeyCache& cache, std::int64_t b)
 } // namespace
 
 CacheScales::CacheScales(const Problem& problem)
+    : page_word_(!has_pages(problem.options)                            ? "sequence"
+                 : static_cast<bool>(problem.options.cache_batch_index) ? "cache"
+                                                                        : "page")
 {
     const auto scale_of = [&](const char* name, const ConstTensorView& view) {
         const bool is_there = problem.is_quantised() && view && view.memory == Memory::host;
@@ -205,7 +208,7 @@ void CacheScales::check(int rank, std::int64_t page) const
             const float* const bad =
                 std::find_if(of_heads, of_heads + scale.heads, [](float x) { return !(x > 0.0F && std::isfinite(x)); });
             throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", scale.name, *bad,
-                                    rank == 2 ? fmt::format("page or sequence {}, ", page) : "", bad - of_heads));
+                                    rank == 2 ? fmt::format("{} {}, ", page_word_, page) : "", bad - of_heads));
         }
     }
 }

@@ -38,6 +38,7 @@ private:
 
     void check(int rank, std::int64_t page) const;
 
+    const char* page_word_; ///< what the first axis of scales counts
     std::array<Scale, 2> scales_;
 };
 

@@ -98,4 +98,11 @@ void check_extent(const char* name, const char* what, std::int64_t extent, std::
     }
 }
 
+void check_head_dim(const char* name, std::int64_t dim, std::int64_t most)
+{
+    if (dim < 1 || dim > most) {
+        throw Error(fmt::format("{} has head_dim {}; it must be 1 to {}.", name, dim, most));
+    }
+}
+
 } // namespace flashomp

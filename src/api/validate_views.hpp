@@ -20,4 +20,7 @@ void check_layout(const char* name, const ConstTensorView& view, bool has_any_st
 /// Checks that there are at most so many of `what`.
 void check_extent(const char* name, const char* what, std::int64_t extent, std::int64_t most);
 
+/// Checks that a row has 1 to `most` elements.
+void check_head_dim(const char* name, std::int64_t dim, std::int64_t most);
+
 } // namespace flashomp

@@ -34,7 +34,7 @@ constexpr std::array layers{
     Layer{"Qwen3 30B-A3B, decode", "b16_h32kv4_n1x8192_d128_causal_page16", true},
     Layer{"Qwen3 30B-A3B, training", "b1_h32kv4_n2048_d128_causal", false},
     Layer{"DeepSeek V3, prefill", "b1_h128_n4096_d192v128_causal", true},
-    Layer{"DeepSeek V3, latent decode", "b16_h128kv1_n1x8192_d576v512_causal_page64", true},
+    Layer{"DeepSeek V3, latent decode", "b16_h128kv1_n1x8192_d576v512_latent_causal_page64", true},
     Layer{"DeepSeek V3, training", "b1_h128_n2048_d192v128_causal", false},
     Layer{"gpt-oss, local, prefill", "b1_h64kv8_n4096_d64_causal_window127_sink", true},
     Layer{"gpt-oss, global, prefill", "b1_h64kv8_n4096_d64_causal_sink", true},

@@ -179,6 +179,11 @@ std::string BenchOutput::add(const bench::Row& row)
 
 int BenchOutput::finish() const
 {
+    if (rows_.empty()) { // nothing else leaves a row out
+        throw Error(
+            "--direction was backward, and none of the shapes has a backward pass, as shapes with a key/value cache "
+            "have none; allowed with them are forward and both.");
+    }
     if (!has_result_) {
         rows_.front().throw_again();
     }

@@ -18,6 +18,14 @@ protected:
                            "--min-time", "0"};
 };
 
+TEST_F(CliBench, RefusesToRunNothing)
+{
+    Arguments backward_of_a_cache = small_;
+    backward_of_a_cache[2] = "b1_h2_n1x64_d16_page16";
+    expect_refused(backward_of_a_cache + Arguments{"--direction", "backward"}, "--direction was backward");
+    expect_refused(backward_of_a_cache + Arguments{"--direction", "backward", "--json"}, "--direction was backward");
+}
+
 TEST_F(CliBench, TableJsonAndCsvOfOneRun)
 {
     const std::string text = succeed(small_ + Arguments{"--out", path("r.json"), "--csv", path("r.csv")}).out;

@@ -88,6 +88,24 @@ TEST_P(Append, WritesWhatACacheThatWasFilledAtOnceHolds)
     }
 }
 
+TEST_P(Append, WritesRowsAsWideAsAttentionReads)
+{
+    const CacheForm form = GetParam();
+    const std::vector<std::int32_t> before{20}, after{23};
+    const Shape shape{1, 2, 1, 1, 32, most_head_dim, most_head_dim_v};
+    CacheCase expected(shape, after, 16, DType::bfloat16, 23);
+    CacheCase cached(shape, before, 16, DType::bfloat16, 23);
+    const ForwardArgs at = cached.args(form);
+    const New rows = rows_of(cached.attention, before, 3);
+    Options options = expected.options(form);
+    if (form != CacheForm::compressed) {
+        options.cache_seqlens = cached.options(form).cache_seqlens;
+    }
+    append({rows.k.view(), rows.v.view(), writable(at.k), writable(at.v)}, options);
+    EXPECT_TRUE(have_same_bits(at.k, expected.args(form).k));
+    EXPECT_TRUE(have_same_bits(at.v, expected.args(form).v));
+}
+
 TEST_P(Append, TakesPackedRows)
 {
     const CacheForm form = GetParam();
@@ -332,6 +350,8 @@ INSTANTIATE_TEST_SUITE_P(
                   [](CacheCase&, AppendArgs&, Options& o) { o.cache_seqlens = {}; }},
         BadAppend{"OtherHeads", "k has shape [3, 2, 1, 32] but k_cache", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs& a, Options&) { a.k.shape[2] = a.v.shape[2] = 1; }},
+        BadAppend{"TooWide", "k has head_dim 577; it must be 1 to 576", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs& a, Options&) { a.k.shape[3] = a.k_cache.shape[3] = 577; }},
         BadAppend{"OtherDtype", "v is bfloat16 but k is float32", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs& a, Options&) { a.v.dtype = DType::bfloat16; }},
         BadAppend{"FewPositions", "rotary.cos has 41 positions, but sequence 2 needs 42", CacheForm::contiguous,
@@ -370,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadAppend{"AScaleOfScores", "scale was given to append()", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs&, Options& o) { o.scale = std::numeric_limits<double>::quiet_NaN(); }},
         BadAppend{"ADropout", "dropout was given to append()", CacheForm::contiguous,
-                  [](CacheCase&, AppendArgs&, Options& o) { o.dropout.probability = 0.5; }},
+                  [](CacheCase&, AppendArgs&, Options& o) { o.dropout = {.probability = 0.5, .seed = 3}; }},
         BadAppend{"ABlockMask", "block_mask was given to append()", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs&, Options& o) {
                       o.block_mask =

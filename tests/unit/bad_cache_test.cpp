@@ -271,13 +271,13 @@ TEST_P(BadQuantisedCaches, AreRefusedByName)
 INSTANTIATE_TEST_SUITE_P(
     All, BadQuantisedCaches,
     ::testing::Values(
-        BadQuantised{"ScaleOfNan", "k_scale is nan for page or sequence",
+        BadQuantised{"ScaleOfNan", "k_scale is nan for page",
                      [](CacheCase& c, ForwardArgs&, Options&) {
                          c.page_scales()[2 * c.table()[9]] = std::numeric_limits<float>::quiet_NaN();
                      }},
         BadQuantised{"ScaleOfZero", "key head 1; it must be a finite number above 0",
                      [](CacheCase& c, ForwardArgs&, Options&) { c.page_scales()[2 * c.table()[0] + 1] = 0.0F; }},
-        BadQuantised{"ScaleBelowZero", "k_scale is -1 for page or sequence",
+        BadQuantised{"ScaleBelowZero", "k_scale is -1 for page",
                      [](CacheCase& c, ForwardArgs&, Options&) { c.page_scales()[2 * c.table()[0]] = -1.0F; }},
         BadQuantised{"ScaleOfInfinity", "v_scale is inf for key head 0",
                      [](CacheCase& c, ForwardArgs&, Options& o) {
