@@ -7,7 +7,6 @@
 #include "validate_views.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <fmt/format.h>
 #include <limits>
@@ -195,6 +194,7 @@ void CacheScales::ask_for(std::int64_t page) const
 
 void CacheScales::check(int rank, std::int64_t page) const
 {
+    const auto is_allowed = [](float x) -> bool { return (x > 0.0F) & (x <= std::numeric_limits<float>::max()); };
     for (const Scale& scale : scales_) {
         if (scale.rank != rank) {
             continue;
@@ -202,11 +202,10 @@ void CacheScales::check(int rank, std::int64_t page) const
         const float* const of_heads = scale.data + page * scale.stride;
         bool all = true;
         for (std::int64_t head = 0; head < scale.heads; ++head) { // no way out of the loop, so that it is vectors
-            all = all & (of_heads[head] > 0.0F) & (of_heads[head] <= std::numeric_limits<float>::max());
+            all = all & is_allowed(of_heads[head]);
         }
         if (!all) {
-            const float* const bad =
-                std::find_if(of_heads, of_heads + scale.heads, [](float x) { return !(x > 0.0F && std::isfinite(x)); });
+            const float* const bad = std::find_if_not(of_heads, of_heads + scale.heads, is_allowed);
             throw Error(fmt::format("{} is {} for {}key head {}; it must be a finite number above 0.", scale.name, *bad,
                                     rank == 2 ? fmt::format("{} {}, ", page_word_, page) : "", bad - of_heads));
         }
