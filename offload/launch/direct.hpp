@@ -12,12 +12,17 @@
 
 namespace flashomp::offload {
 
-/// The function that calls this is what entry `number` of its library runs, by all warps of a block.
-template <int number>
+/// The function that calls this is what entry `number` of its library runs, by all warps of a block. is_copied: the
+/// entry is a copy of the function, which has one parameter, and does not call it.
+template <int number, bool is_copied>
 FLASHOMP_INLINE void mark_entry()
 {
     if (is_nvptx()) {
-        asm volatile("// flashomp_entry %0" ::"n"(number));
+        if constexpr (is_copied) {
+            asm volatile("// flashomp_copied_entry %0" ::"n"(number));
+        } else {
+            asm volatile("// flashomp_entry %0" ::"n"(number));
+        }
     }
 }
 

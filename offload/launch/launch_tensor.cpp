@@ -68,6 +68,11 @@ struct PairOfTeams {
     enum : int { number = 2 };
 };
 
+/// Whether all of a crew's work is one function, and the kernel a copy of it. A function that is called saves registers
+/// first, 200 instructions, which few keys are as fast as.
+template <class Kind>
+constexpr bool has_own_entry = std::is_same_v<Kind, FewRows>;
+
 using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
 static_assert(TileMachine<Machine<Usual, FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
 
@@ -85,11 +90,9 @@ FLASHOMP_INLINE void crew_barrier()
     }
 }
 
-/// All items that a crew draws, in a function that calls nothing, not even a 64-bit division: in one that does, wgmma
-/// waits for every product, and one that is called for each item saves 200 registers every time.
+/// All items that a crew draws.
 template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Kind>
-static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
-                                                         int crews)
+FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int crew, int crews)
 {
     using OneMachine = Machine<Kind, depth, Math, pass, modified, side>;
     constexpr TensorShape shape = Kind::of(pass, depth, modified);
@@ -143,8 +146,17 @@ static __attribute__((noinline, noclone)) void run_items(Call& call, const Work&
     }
 }
 
+/// The same in a function that calls nothing, not even a 64-bit division: in one that does, wgmma waits for every
+/// product, and one that is called for each item saves 200 registers every time.
+template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Kind>
+static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
+                                                         int crews)
+{
+    draw_items<depth, pass, modified, Math, side, Keys, Kind>(call, work, memory, crew, crews);
+}
+
 template <int depth, Pass pass, bool modified, class Math, class Keys, class Kind>
-static void run_share(Call& call, float* memory, int team, int teams)
+FLASHOMP_INLINE void run_share(Call& call, float* memory, int team, int teams)
 {
     const Params& params = call.params;
 #if FLASHOMP_HOPPER
@@ -158,14 +170,18 @@ static void run_share(Call& call, float* memory, int team, int teams)
     constexpr TensorShape shape = Kind::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
     if constexpr (shape.teams == 1) {
-        run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
+        if constexpr (has_own_entry<Kind>) {
+            draw_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
+        } else {
+            run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
+        }
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
+            const std::uint32_t place = ptx::shared_address(memory);
             if (call.launch.arrivals != nullptr && team < work.items &&
-                is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits,
-                                     ptx::shared_address(memory))) {
-                merge_splits<shape.warps>(params, work.item(team), shape.resident_rows());
+                is_last<shape.warps>(call.launch.arrivals + team / params.splits, params.splits, place)) {
+                merge_splits<shape.warps, shape.resident_rows()>(params, work.item(team), place + 16);
             }
         }
     } else if (team % 2 == 0) {
@@ -193,7 +209,7 @@ static constexpr int entry_number()
 template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Kind>
 static __attribute__((noinline, noclone)) void run_team(Call* there)
 {
-    mark_entry<entry_number<depth, pass, modified, Math, Keys, Kind>()>();
+    mark_entry<entry_number<depth, pass, modified, Math, Keys, Kind>(), has_own_entry<Kind>>();
     run_share<depth, pass, modified, Math, Keys, Kind>(*there, team_memory(), this_block(), launched_teams());
 }
 #pragma omp end declare target

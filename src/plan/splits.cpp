@@ -1,6 +1,7 @@
 #include "splits.hpp"
 
 #include "few_queries.hpp"
+#include "launch/parts.hpp"
 #include "masks.hpp"
 #include "registry.hpp"
 
@@ -78,18 +79,20 @@ std::int64_t most_queries_of_parts(const Problem& problem)
 
 namespace {
 
-/// Where the pass itself merges. The last crew of an item reads all its parts, 0.3 us each, and a crew takes 0.023 us a
-/// key: √(keys / 13) parts are the best of both. A second crew on a multiprocessor, and more, pay for long parts only,
-/// since they share what it reads. Measured on an H100 with 32 heads on 8 of 128 (docs/log/masks.md).
-std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t keys, std::int64_t crews, int multiprocessors)
+/// Where the pass itself merges. The last crew of an item reads all its parts, and a crew takes 0.02 us a key: with 4
+/// rows √(keys / 4) parts are the best of both, and more rows are more to read. A second crew on a multiprocessor, and
+/// more, share what it reads and pay for longer parts only. Measured on an H200 with 32 heads on 8 of 128
+/// (docs/log/masks.md, "Parts, once more").
+std::int64_t parts_merged_in_pass(std::int64_t items, std::int64_t rows, std::int64_t keys, std::int64_t crews,
+                                  int multiprocessors)
 {
-    constexpr std::int64_t most_parts = 32, keys_of_one_part = 13;
+    const std::int64_t keys_of_one_part = std::max<std::int64_t>(4, rows);
     const auto pays = [&](std::int64_t parts) {
         const std::int64_t all = parts * items;
-        const std::int64_t fewest_keys = all <= multiprocessors ? 64 : (all <= 2L * multiprocessors ? 512 : 1024);
+        const std::int64_t fewest_keys = all <= multiprocessors ? 64 : (all <= 2L * multiprocessors ? 128 : 256);
         return parts * parts * keys_of_one_part <= keys && parts * fewest_keys <= keys;
     };
-    std::int64_t parts = std::clamp<std::int64_t>(crews / items, 1, most_parts);
+    std::int64_t parts = std::clamp<std::int64_t>(crews / items, 1, offload::most_merged_parts);
     while (parts > 1 && !pays(parts)) {
         --parts;
     }
@@ -115,7 +118,8 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
     const std::int64_t splits =
-        in_pass ? parts_merged_in_pass(items, problem.seqlen_k, wanted, hardware.gpu.multiprocessors)
+        in_pass ? parts_merged_in_pass(items, std::min<std::int64_t>(problem.seqlen_q, pass.launch.resident_rows),
+                                       problem.seqlen_k, wanted, hardware.gpu.multiprocessors)
                 : std::min(wanted / items, problem.seqlen_k / fewest_keys);
     return static_cast<int>(std::clamp<std::int64_t>(splits, 1, 512));
 }
