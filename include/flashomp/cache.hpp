@@ -16,13 +16,13 @@ struct Rotary {
 /// Tensors of append(). All but the tables of Rotary share one dtype, float32, bfloat16 or float16, and both caches may
 /// have float8_e4m3 or int8 instead.
 struct AppendArgs {
-    ConstTensorView k;      ///< new keys [B, N, Hkv, head_dim], or with cu_seqlens_k packed [total, Hkv, head_dim]
-    ConstTensorView v;      ///< new values, as k, with head_dim_v
-    TensorView k_cache;     ///< in and out: the cache, in the forms that forward() takes
-    TensorView v_cache;     ///< in and out
-    Rotary rotary = {};     ///< of k, and of q where given
-    ConstTensorView q = {}; ///< optional, where there is a rotary embedding: [B, Nq, Hq, head_dim], or packed
-    TensorView q_out = {};  ///< out, with q: as q, which it may be
+    ConstTensorView k = {};  ///< new keys [B, N, Hkv, head_dim], or with cu_seqlens_k packed [total, Hkv, head_dim]
+    ConstTensorView v = {};  ///< new values, as k, with head_dim_v; left out, with v_cache, where they are a view of k
+    TensorView k_cache = {}; ///< in and out: the cache, in the forms that forward() takes
+    TensorView v_cache = {}; ///< in and out
+    Rotary rotary = {};      ///< of k, and of q where given
+    ConstTensorView q = {};  ///< optional, where there is a rotary embedding: [B, Nq, Hq, head_dim], or packed
+    TensorView q_out = {};   ///< out, with q: as q, which it may be
 };
 
 /// Writes each sequence's new keys and values behind those that the sequence has in the cache, and turns them and q.

@@ -232,7 +232,7 @@ typedef struct flashomp_backward_args {
 typedef struct flashomp_append_args {
     size_t size;
     const flashomp_tensor* k;          /* [B, N, Hkv, head_dim], or packed with cu_seqlens_k [total, Hkv, head_dim] */
-    const flashomp_tensor* v;          /* [B, N, Hkv, head_dim_v], or packed */
+    const flashomp_tensor* v;          /* [B, N, Hkv, head_dim_v], or packed; null, as v_cache: a view of the keys */
     const flashomp_tensor* k_cache;    /* in and out: as forward's k with the options of a cache */
     const flashomp_tensor* v_cache;    /* in and out: as forward's v */
     const flashomp_tensor* rotary_cos; /* [positions, rotary_dim / 2], float32 or q's dtype; null: nothing turns */

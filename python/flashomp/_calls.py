@@ -109,6 +109,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: 
     k, v: [B, N, Hkv, head_dim], or packed [total, Hkv, head_dim] with cu_seqlens_k; k_cache, v_cache: the cache, in the
     forms that attention() takes, written in place. Row i goes to place cache_seqlens[b] + i, where cache_seqlens counts
     the keys before the call; the compressed form counts those after the call. Raising cache_seqlens is the caller's.
+    v and v_cache may both be None: the values are then a view of k_cache, as in a latent cache, and k alone is written.
     rotary_cos, rotary_sin: [positions, rotary_dim/2], float32 or the dtype of k: k turns on the way, by the angles of its
     place, in pairs of neighbours (rotary_interleaved) or of element i and i + rotary_dim/2.
     k_scale, v_scale: of a cache of float8_e4m3 or int8, whose elements become new rows divided by them, rounded to

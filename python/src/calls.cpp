@@ -121,11 +121,12 @@ nb::object append_rows(const nb::tuple& tensors, bool interleaved, const nb::dic
     const TensorArgument k_cache("k_cache", tensors[2], Use::output), v_cache("v_cache", tensors[3], Use::output);
     const TensorArgument cos("rotary_cos", tensors[4], use), sin("rotary_sin", tensors[5], use);
     const TensorArgument q("q", tensors[6], use);
-    for (const TensorArgument* const tensor : {&k, &v, &k_cache, &v_cache}) {
-        expect_rank(*tensor);
-    }
-    if (q) {
-        expect_rank(q);
+    expect_rank(k);
+    expect_rank(k_cache);
+    for (const TensorArgument* const tensor : {&v, &v_cache, &q}) {
+        if (*tensor) {
+            expect_rank(*tensor);
+        }
     }
     const std::array<const TensorArgument*, 7> given{&k, &v, &k_cache, &v_cache, &cos, &sin, &q};
     place(call, given);

@@ -144,20 +144,34 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
     if (dtype != DType::float32 && dtype != DType::bfloat16 && dtype != DType::float16) {
         throw Error(fmt::format("k is {}; it must be float32, bfloat16 or float16.", name_of(dtype)));
     }
+    const auto has_v = static_cast<bool>(args.v);
+    if (has_v != static_cast<bool>(args.v_cache)) {
+        throw Error("v and v_cache must be given together, or neither where values are a view of the keys.");
+    }
+    if (!has_v && options.v_scale) {
+        throw Error("v_scale was given without v; allowed is v_scale with v and v_cache.");
+    }
     check_rows("k", args.k, packed, dtype);
-    check_rows("v", args.v, packed, dtype);
+    if (has_v) {
+        check_rows("v", args.v, packed, dtype);
+    }
     const DType of_cache = args.k_cache.dtype;
     const bool is_quantised = of_cache == DType::float8_e4m3 || of_cache == DType::int8;
     check_rows("k_cache", args.k_cache, false, is_quantised ? of_cache : dtype);
-    if (is_quantised && args.v_cache.dtype != of_cache) {
+    if (has_v && is_quantised && args.v_cache.dtype != of_cache) {
         throw Error(fmt::format("v_cache is {} but k_cache is {}; they must have one dtype.",
                                 name_of(args.v_cache.dtype), name_of(of_cache)));
     }
-    check_rows("v_cache", args.v_cache, false, is_quantised ? of_cache : dtype);
+    if (has_v) {
+        check_rows("v_cache", args.v_cache, false, is_quantised ? of_cache : dtype);
+    }
     const auto last = static_cast<std::size_t>(args.k.rank - 1);
     for (const auto& [name, view, cache_name, cache, most] :
          {std::tuple{"k", args.k, "k_cache", args.k_cache, most_head_dim},
           std::tuple{"v", args.v, "v_cache", args.v_cache, most_head_dim_v}}) {
+        if (!view) {
+            continue;
+        }
         if (view.shape.at(last - 1) != cache.shape[2] || view.shape.at(last) != cache.shape[3]) {
             throw Error(fmt::format("{} has shape {} but {} has {}; heads and head_dim must be equal.", name,
                                     shape_string(view), cache_name, shape_string(cache)));
@@ -165,8 +179,8 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
         check_head_dim(name, cache.shape[3], most);
     }
     const ConstTensorView &k = args.k_cache, &v = args.v_cache;
-    if (!std::equal(k.shape.begin(), k.shape.begin() + 3, v.shape.begin()) ||
-        !std::equal(args.k.shape.begin(), args.k.shape.begin() + args.k.rank - 1, args.v.shape.begin())) {
+    if (has_v && (!std::equal(k.shape.begin(), k.shape.begin() + 3, v.shape.begin()) ||
+                  !std::equal(args.k.shape.begin(), args.k.shape.begin() + args.k.rank - 1, args.v.shape.begin()))) {
         throw Error(
             fmt::format("v has shape {} and v_cache {}, but k has {} and k_cache {}; they must agree in all but "
                         "head_dim.",
@@ -202,12 +216,12 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
     cache.options = options;
     cache.options.cu_seqlens_q = cache.options.cu_seqlens_k = {};
     cache.k = k;
-    cache.v = v;
+    cache.v = has_v ? v : k; // else nobody reads it
     cache.dtype = dtype;
     cache.batch = new_rows.batch;
     cache.heads_q = cache.heads_kv = k.shape[2];
     cache.head_dim = k.shape[3];
-    cache.head_dim_v = v.shape[3];
+    cache.head_dim_v = has_v ? v.shape[3] : 0;
     if (!options.cache_seqlens && !options.kv_last_page_len) {
         throw Error("cache_seqlens was not given; append() needs the lengths of the sequences, from cache_seqlens or "
                     "kv_last_page_len.");

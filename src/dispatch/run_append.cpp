@@ -72,12 +72,12 @@ offload::AppendParams append_params(const AppendProblem& append, Staging& stagin
     p.rows = static_cast<int>(append.rows);
     p.rows_q = static_cast<int>(append.rows_q);
     p.head_dim = static_cast<int>(append.cache.head_dim);
-    p.head_dim_v = static_cast<int>(append.cache.head_dim_v);
+    p.head_dim_v = static_cast<int>(append.cache.head_dim_v); // 0 without v: rows of no elements
     p.element = kernel_element(args.k.dtype);
     p.k = given(staging.input(args.k));
     p.v = given(staging.input(args.v));
     p.k_cache = kernel_tensor(args.k_cache);
-    p.v_cache = kernel_tensor(args.v_cache);
+    p.v_cache = given(args.v_cache);
     if (args.q) {
         p.heads_q = static_cast<int>(args.q.shape.at(static_cast<std::size_t>(args.q.rank - 2)));
         p.q = given(staging.input(args.q));
@@ -120,7 +120,7 @@ Report run_append(const AppendProblem& append)
     for (const auto& [name, view] :
          {std::pair{"k_cache", append.args.k_cache}, std::pair{"v_cache", append.args.v_cache}}) {
         check_memory(view, name, place, space.is_asynchronous);
-        if (!space.is_host() && view.memory == Memory::host) {
+        if (view && !space.is_host() && view.memory == Memory::host) {
             throw Error(
                 fmt::format("{} is in host memory, but the call runs on {}; a cache must be where the call runs.", name,
                             place.name));

@@ -106,6 +106,28 @@ TEST_P(Append, WritesRowsAsWideAsAttentionReads)
     EXPECT_TRUE(have_same_bits(at.v, expected.args(form).v));
 }
 
+/// Values that are a view of the keys, as in latent attention, come with the keys.
+TEST_P(Append, WritesKeysAloneWithoutValues)
+{
+    const CacheForm form = GetParam();
+    const std::vector<std::int32_t> before{20, 0}, after{23, 3};
+    const Shape shape{2, 2, 1, 1, 48, 40, 24};
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        CacheCase expected(shape, after, 16, dtype, 29);
+        CacheCase cached(shape, before, 16, dtype, 29);
+        const ForwardArgs at = cached.args(form);
+        const HostTensor v_before = HostTensor::copy_of(at.v);
+        const New rows = rows_of(cached.attention, before, 3);
+        Options options = expected.options(form);
+        if (form != CacheForm::compressed) {
+            options.cache_seqlens = cached.options(form).cache_seqlens;
+        }
+        append({.k = rows.k.view(), .k_cache = writable(at.k)}, options);
+        EXPECT_TRUE(have_same_bits(at.k, expected.args(form).k));
+        EXPECT_TRUE(same_bits(HostTensor::copy_of(at.v), v_before));
+    }
+}
+
 TEST_P(Append, TakesPackedRows)
 {
     const CacheForm form = GetParam();
@@ -354,6 +376,10 @@ INSTANTIATE_TEST_SUITE_P(
                   [](CacheCase&, AppendArgs& a, Options&) { a.k.shape[3] = a.k_cache.shape[3] = 577; }},
         BadAppend{"OtherDtype", "v is bfloat16 but k is float32", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs& a, Options&) { a.v.dtype = DType::bfloat16; }},
+        BadAppend{"ValuesWithoutCache", "v and v_cache must be given together", CacheForm::contiguous,
+                  [](CacheCase&, AppendArgs& a, Options&) { a.v_cache = {}; }},
+        BadAppend{"CacheWithoutValues", "v and v_cache must be given together", CacheForm::block_table,
+                  [](CacheCase&, AppendArgs& a, Options&) { a.v = {}; }},
         BadAppend{"FewPositions", "rotary.cos has 41 positions, but sequence 2 needs 42", CacheForm::contiguous,
                   [](CacheCase& c, AppendArgs& a, Options&) {
                       a.rotary.cos = a.rotary.sin =
