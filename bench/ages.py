@@ -20,10 +20,14 @@ FILE = results.ROOT / "bench" / "ages.json"
 ALGORITHM = (":(glob)offload/algorithm/*.hpp", "offload/launch/launch.hpp", "offload/launch/pass.hpp",
              "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp")
 # Block sizes, crews, where tensors and scratch memory are, the tables that are shipped.
-SCHEDULE = ("src/plan/", "src/dispatch/", "src/tuning/shipped/", "src/tuning/table.cpp")
-HOST = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.txt", "offload/launch/launch_host.cpp",
+# No set measures append().
+SCHEDULE = ("src/plan/", "src/dispatch/", ":(exclude)src/dispatch/run_append.cpp", "src/tuning/shipped/", "src/tuning/table.cpp")
+# Blocks of packed sequences, and parts that the keys of few queries are cut into.
+WITHOUT_PARTS = ":(exclude)src/plan/splits.cpp"
+HOST_OF_ALL = ALGORITHM + SCHEDULE + ("src/core/host_threads.cpp", "offload/CMakeLists.txt", "offload/launch/launch_host.cpp",
                                "offload/launch/host_passes.hpp", "offload/host/host_isas.cpp") + tuple(f"offload/host/{name}.hpp" for name in (
     "finite", "host_machine", "host_tile", "lanes", "matrix_product", "merge_on_host", "nonfinite", "rows_ahead"))
+HOST = HOST_OF_ALL + (WITHOUT_PARTS,)
 # Of calls with fewer queries than a vector has lanes, which no other set has.
 FEW_QUERIES = tuple(f"offload/host/{name}.hpp" for name in ("few_queries", "pair_products", "placed_rows", "row_products"))
 PAIRS = ("offload/host/pairs.hpp", "offload/host/terms.hpp")
@@ -44,14 +48,15 @@ MEASURES = (
     ("a GPT trained in PyTorch on the host machine", HOST + PAIRS + ("offload/host/dpbf16.hpp",) + PYTHON,
      ("host-language-model-pytorch.json",)),
     ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h?00-cuda-launch.json", "h?00-cuda-launch-prepared.json")),
-    ("the CUDA backend", CUDA, ("h200-cuda*", "h100-cuda*")),
+    ("the CUDA backend, few queries among others", CUDA, tuple(f"h?00-cuda-{name}.json" for name in ("cache", "decode", "models"))),
+    ("the CUDA backend", CUDA + (WITHOUT_PARTS,), ("h200-cuda*", "h100-cuda*")),
     ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h?00-openmp-launch.json", "h?00-openmp-launch-prepared.json")),
     ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),
     ("the OpenMP backend on a GPU", OPENMP, ("h200-*", "h100-*")),
     ("attention called from Python, on the host machine on AVX-512 with pairs of bfloat16",
-     HOST + FEW_QUERIES + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
-    ("the host machine for few queries", HOST + FEW_QUERIES, ("host-cache*.json",)),
-    ("tests of the host machine against the reference", HOST + FEW_QUERIES + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp"),
+     HOST_OF_ALL + FEW_QUERIES + PAIRS + ("offload/host/dpbf16.hpp",) + SMALL_CALLS + PYTHON, ("host-python.json",)),
+    ("the host machine for few queries", HOST_OF_ALL + FEW_QUERIES, ("host-cache*.json",)),
+    ("tests of the host machine against the reference", HOST_OF_ALL + FEW_QUERIES + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp"),
      ("host-check-*.json",)),
     ("flashomp::mpi on the host machine", HOST + PAIRS + ("offload/host/amx.hpp", "offload/host/dpbf16.hpp", "src/mpi/"),
      ("host-ring.json", "h100-host-ring.json")),
