@@ -2,11 +2,20 @@
 
 #include "flashomp/error.hpp"
 
+#include <algorithm>
+
 namespace flashomp::cli {
 
 void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& shapes_help)
 {
     command.add_option("SUITE", flags.suite, "fa2, repro, decode, cache, mla, varlen, models, density or quick");
+    command
+        .add_option(
+            "--model", flags.models,
+            "of suite models the layers whose name contains this, such as 'Llama 3' or 'decode'; may be repeated")
+        ->type_name("TEXT")
+        ->take_all()
+        ->allow_extra_args(false);
     command.add_option("--shape", flags.shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
         ->type_name("SHAPE")
         ->take_all()
@@ -28,12 +37,38 @@ void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& 
     command.add_flag("--list", flags.list, "print the names of the shapes and run none");
 }
 
+namespace {
+
+void keep_models(std::vector<cost::Shape>& shapes, const std::vector<std::string>& models)
+{
+    for (const std::string& text : models) {
+        const bool is_there = std::any_of(shapes.begin(), shapes.end(), [&](const cost::Shape& shape) {
+            return shape.model.find(text) != std::string_view::npos;
+        });
+        if (!is_there) {
+            throw Error(fmt::format("--model was '{}', which no layer of the suite has in its name; allowed is what "
+                                    "'flashomp bench models --list' prints behind the shapes.",
+                                    text));
+        }
+    }
+    const auto is_kept = [&](const cost::Shape& shape) {
+        return models.empty() || std::any_of(models.begin(), models.end(), [&](const std::string& text) {
+                   return shape.model.find(text) != std::string_view::npos;
+               });
+    };
+    shapes.erase(std::remove_if(shapes.begin(), shapes.end(), [&](const auto& shape) { return !is_kept(shape); }),
+                 shapes.end());
+}
+
+} // namespace
+
 std::vector<cost::Shape> shapes_of(const ShapeFlags& flags)
 {
     std::vector<cost::Shape> shapes;
     if (!flags.suite.empty()) {
         shapes = bench::find_suite(flags.suite).shapes;
     }
+    keep_models(shapes, flags.models);
     for (const std::string& name : flags.shapes) {
         shapes.push_back(cost::parse_shape(name));
     }
@@ -50,7 +85,7 @@ std::vector<cost::Shape> shapes_of(const ShapeFlags& flags)
 void print_names(const std::vector<cost::Shape>& shapes)
 {
     for (const cost::Shape& shape : shapes) {
-        fmt::print("{}\n", shape.name());
+        fmt::print("{}{}{}\n", shape.name(), shape.model.empty() ? "" : "  ", shape.model);
     }
 }
 

@@ -102,6 +102,19 @@ TEST_F(CliBench, ListNamesTheShapesOfSuitesAndFlags)
     EXPECT_NE(text.find("b1_h1_n8_d8\nb2_h1_n8_d8\n"), std::string::npos) << text;
 }
 
+TEST_F(CliBench, ModelsAreChosenByWhatTheirNamesContain)
+{
+    const std::string all = succeed({"bench", "models", "--list"}).out;
+    EXPECT_NE(all.find("b16_h32kv8_n1x8192_d128_causal_page16  Llama 3 8B, decode\n"), std::string::npos) << all;
+    EXPECT_EQ(succeed({"bench", "models", "--model", "Llama 3 8B, decode", "--model", "Qwen3", "--list"}).out,
+              "b16_h32kv8_n1x8192_d128_causal_page16  Llama 3 8B, decode\n"
+              "b1_h32kv4_n4096_d128_causal  Qwen3 30B-A3B, prefill\n"
+              "b16_h32kv4_n1x8192_d128_causal_page16  Qwen3 30B-A3B, decode\n"
+              "b1_h32kv4_n2048_d128_causal  Qwen3 30B-A3B, training\n");
+    expect_refused({"bench", "models", "--model", "Llama 9"}, "--model was 'Llama 9'");
+    expect_refused({"bench", "--shape", "b1_h1_n8_d8", "--model", "Llama"}, "--model was 'Llama'");
+}
+
 TEST_F(CliBench, BadInputIsOneSentenceAndNoFile)
 {
     const Arguments file{"--out", out() / "r.json"};
