@@ -41,7 +41,8 @@ struct AppendArgs {
 /// A cache of 8 bits gets each element divided by its scale and rounded to the nearest number of the type, ties to
 /// even; what is beyond the largest number becomes that (±448 of float8_e4m3, ±127 of int8). A NaN stays one in
 /// float8_e4m3, and is 0 in int8. Scales are read, not written: pages that are appended to need theirs before, and
-/// those of all keys that a sequence has are checked.
+/// those of all keys that a sequence has are checked. Values that are a view of such keys have the same scales, which
+/// attention needs as k_scale and as v_scale.
 Report append(const AppendArgs& args, const Options& options);
 
 } // namespace flashomp

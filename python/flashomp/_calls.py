@@ -110,6 +110,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: 
     forms that attention() takes, written in place. Row i goes to place cache_seqlens[b] + i, where cache_seqlens counts
     the keys before the call; the compressed form counts those after the call. Raising cache_seqlens is the caller's.
     v and v_cache may both be None: the values are then a view of k_cache, as in a latent cache, and k alone is written.
+    Where such a cache has 8 bits, attention() needs its scales as k_scale and as v_scale.
     rotary_cos, rotary_sin: [positions, rotary_dim/2], float32 or the dtype of k: k turns on the way, by the angles of its
     place, in pairs of neighbours (rotary_interleaved) or of element i and i + rotary_dim/2.
     k_scale, v_scale: of a cache of float8_e4m3 or int8, whose elements become new rows divided by them, rounded to
@@ -119,6 +120,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, q: Any = None, q_out: 
     Raises as attention() does: nothing is written where a table points outside, or two sequences share what is written.
     """
     _only("append", _APPEND_OPTIONS, options)
+    if q is None and q_out is not None:
+        raise _core.Error("q_out was given without q; allowed is q_out with q.")
     return _core.append((k, v, k_cache, v_cache, rotary_cos, rotary_sin, q, q_out), rotary_interleaved, options)
 
 

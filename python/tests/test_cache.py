@@ -44,6 +44,29 @@ def test_append_then_attend(form, layout, rng):
         assert_close(lse[b], expected["lse"][0])
 
 
+@pytest.mark.parametrize("form", ["contiguous", "pages"])
+def test_values_that_are_a_view_of_the_keys(form, rng):
+    lengths = np.array([5, 0, 19], np.int32)
+    where, shape, place = tables_of(form, rng, 3)
+    rows = rng.standard_normal((3, CAPACITY, 1, DEPTH)).astype(np.float32)
+    cache = np.full((*shape, 1, DEPTH), np.nan, np.float32)
+    for b, n in enumerate(lengths):
+        for j in range(n):
+            cache[place(b, j)] = rows[b, j]
+    new = np.stack([rows[b, n:n + 2] for b, n in enumerate(lengths)])
+    assert flashomp.append(new, None, cache, None, cache_seqlens=lengths, **where) is None
+    q = rng.standard_normal((3, 1, HEADS, DEPTH)).astype(np.float32)
+    o = flashomp.attention(q, cache, cache[..., :DEPTH // 2], cache_seqlens=lengths + 2, **where)
+    for b, n in enumerate(lengths + 2):
+        key = rows[b:b + 1, :n]
+        assert_close(o[b], flashomp.attention(q[b:b + 1], key, key[..., :DEPTH // 2])[0])
+    for arguments, options, says in (((new, new, cache, None), {}, "v and v_cache must be given together"),
+                                     ((new, None, cache, cache), {}, "v and v_cache must be given together"),
+                                     ((new, None, cache, None), {"q_out": q}, "q_out was given without q")):
+        with pytest.raises(flashomp.Error, match=says):
+            flashomp.append(*arguments, cache_seqlens=lengths, **where, **options)
+
+
 @pytest.mark.parametrize("form", ["contiguous", "index", "pages"])
 def test_int8(form, rng):
     lengths = np.array([5, 24, 19], np.int32)
