@@ -19,8 +19,7 @@ FILE = results.ROOT / "bench" / "ages.json"
 # An exclusion holds for all paths of a list, wherever it stands.
 ALGORITHM = (":(glob)offload/algorithm/*.hpp", "offload/launch/launch.hpp", "offload/launch/pass.hpp",
              "include/flashomp/dropout.hpp", "include/flashomp/score_pair.hpp")
-# Block sizes, crews, where tensors and scratch memory are, the tables that are shipped.
-# No set measures append().
+# Block sizes, crews, where tensors and scratch memory are, the tables that are shipped. No set measures append().
 SCHEDULE = ("src/plan/", "src/dispatch/", ":(exclude)src/dispatch/run_append.cpp", "src/tuning/shipped/", "src/tuning/table.cpp")
 # Blocks of packed sequences, and parts that the keys of few queries are cut into.
 WITHOUT_PARTS = ":(exclude)src/plan/splits.cpp"

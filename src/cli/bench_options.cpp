@@ -41,23 +41,21 @@ namespace {
 
 void keep_models(std::vector<cost::Shape>& shapes, const std::vector<std::string>& models)
 {
+    const auto is_of = [](const cost::Shape& shape, const std::string& text) {
+        return shape.model.find(text) != std::string_view::npos;
+    };
     for (const std::string& text : models) {
-        const bool is_there = std::any_of(shapes.begin(), shapes.end(), [&](const cost::Shape& shape) {
-            return shape.model.find(text) != std::string_view::npos;
-        });
-        if (!is_there) {
+        if (std::none_of(shapes.begin(), shapes.end(), [&](const auto& shape) { return is_of(shape, text); })) {
             throw Error(fmt::format("--model was '{}', which no layer of the suite has in its name; allowed is what "
                                     "'flashomp bench models --list' prints behind the shapes.",
                                     text));
         }
     }
-    const auto is_kept = [&](const cost::Shape& shape) {
-        return models.empty() || std::any_of(models.begin(), models.end(), [&](const std::string& text) {
-                   return shape.model.find(text) != std::string_view::npos;
-               });
+    const auto is_left_out = [&](const cost::Shape& shape) {
+        return !models.empty() &&
+               std::none_of(models.begin(), models.end(), [&](const std::string& text) { return is_of(shape, text); });
     };
-    shapes.erase(std::remove_if(shapes.begin(), shapes.end(), [&](const auto& shape) { return !is_kept(shape); }),
-                 shapes.end());
+    shapes.erase(std::remove_if(shapes.begin(), shapes.end(), is_left_out), shapes.end());
 }
 
 } // namespace
