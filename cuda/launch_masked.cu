@@ -1,6 +1,7 @@
 // The table of tiles of calls with a mask of any shape, and their passes on the plain machine.
 #include "algorithm/mask_tiles.hpp"
 #include "kernels.hpp"
+#include "launch/keys.hpp"
 #include "plain/masked_machine.hpp"
 #include "plain_kernel.cuh"
 
@@ -43,8 +44,8 @@ int run_masked(const Params& params, const Launch& launch, void* stream)
     }
     auto* const on = static_cast<cudaStream_t>(stream);
     cudaError_t status = cudaSuccess;
-    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        status = launch_items<plain_kernel<MaskedMachine, pass, pass != Pass::backward_sink, offload::StridedKeys>>(
+    offload::for_pass_and_keys(params.cache, launch.pass, true, [&]<Pass pass, bool, class Keys>() {
+        status = launch_items<plain_kernel<MaskedMachine, pass, pass != Pass::backward_sink, Keys>>(
             Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, on, params, launch, nullptr);
     });
     return status;

@@ -2,73 +2,45 @@
 // thread numbers instead of directives: float32, the gradients of the options, and whatever the tensor machines do not
 // do.
 #include "kernels.hpp"
+#include "launch/keys.hpp"
 #include "plain/visible_machine.hpp"
 #include "plain_kernel.cuh"
-
-#include <type_traits>
 
 namespace flashomp::cuda {
 
 namespace {
 
-using offload::PagedKeys;
 using offload::PlainMachine;
-using offload::QuantisedKeys;
 using offload::SlicedMachine;
-using offload::StridedKeys;
 using offload::VisibleMachine;
 using offload::VisibleSlicedMachine;
 
-/// Keys in a cache: SlicedMachine reads none.
-template <class Machine>
-constexpr bool reads_caches = std::is_same_v<Machine, PlainMachine> || std::is_same_v<Machine, VisibleMachine>;
+template <class Keys>
+using PlainOf = PlainMachine;
+template <class Keys>
+using VisibleOf = VisibleMachine;
 
-template <class Machine>
+template <template <class Keys> class Machine>
 cudaError_t run_on(const Params& params, const Launch& launch, cudaStream_t stream)
 {
     cudaError_t status = cudaSuccess;
-    const auto run = [&]<Pass pass, bool modified, class Keys>() {
-        status = launch_items<plain_kernel<Machine, pass, modified, Keys>>(
-            Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, nullptr);
-    };
-    if constexpr (reads_caches<Machine>) {
-        if (params.cache.is_quantised()) {
-            params.is_modified ? run.template operator()<Pass::forward, true, QuantisedKeys>()
-                               : run.template operator()<Pass::forward, false, QuantisedKeys>();
-            return status;
-        }
-        if (params.cache.is_there()) {
-            params.is_modified ? run.template operator()<Pass::forward, true, PagedKeys>()
-                               : run.template operator()<Pass::forward, false, PagedKeys>();
-            return status;
-        }
-    }
-    offload::for_pass(launch.pass, params.is_modified,
-                      [&]<Pass pass, bool modified>() { run.template operator()<pass, modified, StridedKeys>(); });
+    offload::for_pass_and_keys(params.cache, launch.pass, params.is_modified,
+                               [&]<Pass pass, bool modified, class Keys>() {
+                                   status = launch_items<plain_kernel<Machine<Keys>, pass, modified, Keys>>(
+                                       Work(params, launch).items, launch.crew_threads, launch.crew_floats * 4, stream,
+                                       params, launch, nullptr);
+                               });
     return status;
 }
 
-template <class Machine>
+template <template <class Keys> class Machine>
 cudaError_t run_visible_on(std::int64_t blocks, const Params& params, const Launch& launch, const unsigned* only_if,
                            cudaStream_t stream)
 {
     cudaError_t status = cudaSuccess;
-    const auto run = [&]<Pass pass, bool modified, class Keys>() {
-        status = launch_items<plain_kernel<Machine, pass, modified, Keys>>(
+    offload::for_pass_and_keys(params.cache, launch.pass, true, [&]<Pass pass, bool, class Keys>() {
+        status = launch_items<plain_kernel<Machine<Keys>, pass, pass != Pass::backward_sink, Keys>>(
             blocks, launch.crew_threads, launch.crew_floats * 4, stream, params, launch, only_if);
-    };
-    if constexpr (reads_caches<Machine>) {
-        if (params.cache.is_quantised()) {
-            run.template operator()<Pass::forward, true, QuantisedKeys>();
-            return status;
-        }
-        if (params.cache.is_there()) {
-            run.template operator()<Pass::forward, true, PagedKeys>();
-            return status;
-        }
-    }
-    offload::for_pass(launch.pass, true, [&]<Pass pass, bool>() {
-        run.template operator()<pass, pass != Pass::backward_sink, StridedKeys>();
     });
     return status;
 }
@@ -94,7 +66,7 @@ int run_plain(const Params& params, const Launch& launch, void* stream)
     }
     const auto on = static_cast<cudaStream_t>(stream);
     return launch.depth > offload::most_plain_depth ? run_on<SlicedMachine>(params, launch, on)
-                                                    : run_on<PlainMachine>(params, launch, on);
+                                                    : run_on<PlainOf>(params, launch, on);
 }
 
 int run_visible(const Params& params, const Launch& launch, const unsigned* only_if, void* stream)
@@ -108,7 +80,7 @@ int run_visible(const Params& params, const Launch& launch, const unsigned* only
     const auto on = static_cast<cudaStream_t>(stream);
     return launch.depth > offload::most_plain_depth
                ? run_visible_on<VisibleSlicedMachine>(blocks, params, launch, only_if, on)
-               : run_visible_on<VisibleMachine>(blocks, params, launch, only_if, on);
+               : run_visible_on<VisibleOf>(blocks, params, launch, only_if, on);
 }
 
 int run_merge(const offload::MergeParams& params, void* stream)

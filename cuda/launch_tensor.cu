@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
     if (index < work.items) {
         using OneMachine = Machine<Kind, depth, Math, pass, modified>;
         if constexpr (offload::value_depth(depth) < depth) {
-            offload::latent_block<OneMachine, modified>(block_memory(), params, work.item(index));
+            offload::latent_block<OneMachine, modified, Keys>(block_memory(), params, work.item(index));
         } else {
             OneMachine tile(block_memory());
             if constexpr (pass == Pass::backward_key) {
@@ -95,31 +95,38 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
     }
 }
 
+/// Calls f<Keys>() for the keys of a call, in tensors or in a cache.
+template <Pass pass, class F>
+cudaError_t with_keys(const Params& params, F f)
+{
+    if constexpr (pass == Pass::forward) {
+        if (params.cache.is_there()) {
+            return f.template operator()<offload::PagedKeys>();
+        }
+    }
+    return f.template operator()<offload::StridedKeys>();
+}
+
 #ifdef FLASHOMP_CUDA_MASKED
 template <int depth, Pass pass, class Math>
 cudaError_t run_kind(const Params& params, const Launch& launch, cudaStream_t stream)
 {
-    return run<Masked, depth, pass, false, Math>(params, launch, stream);
+    return with_keys<pass>(
+        params, [&]<class Keys>() { return run<Masked, depth, pass, false, Math, Keys>(params, launch, stream); });
 }
 #else
-/// The kernel that plan() meant, of those whose keys are in tensors or in a cache.
+/// The kernel that plan() meant.
 template <int depth, Pass pass, bool modified, class Math>
 cudaError_t run_usual(const Params& params, const Launch& launch, cudaStream_t stream)
 {
-    const auto on_keys = [&]<class Keys>() {
+    return with_keys<pass>(params, [&]<class Keys>() {
         if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
             if (launch.resident_rows == few.resident_rows()) {
                 return run<FewRows, depth, pass, modified, Math, Keys>(params, launch, stream);
             }
         }
         return run<Usual, depth, pass, modified, Math, Keys>(params, launch, stream);
-    };
-    if constexpr (pass == Pass::forward && offload::value_depth(depth) == depth) {
-        if (params.cache.is_there()) {
-            return on_keys.template operator()<offload::PagedKeys>();
-        }
-    }
-    return on_keys.template operator()<offload::StridedKeys>();
+    });
 }
 
 template <int depth, Pass pass, class Math>

@@ -185,8 +185,8 @@ void fill_tiles(const Params& params, const Launch& launch, int threads);
 /// A merge of so many units (merge_units()), as a target region on a device, in whose memory the parameters are.
 Ran run_merge(const MergeParams* there, std::int64_t units, int device);
 
-/// Crew memory of the plain machine.
-std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v);
+/// Crew memory of the plain machine. is_cache: keys and values are in one.
+std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v, bool is_cache);
 
 /// Floats of team-local shared memory that a team may use on a device.
 std::int64_t team_memory_floats();

@@ -1,4 +1,5 @@
 // The passes and the merge on the plain machine.
+#include "launch/keys.hpp"
 #include "launch/plain_pass.hpp"
 #include "plain/sliced_machine.hpp"
 
@@ -21,22 +22,14 @@ static void merge_share(const MergeParams& params, int crew_threads, int team, i
 
 Ran run_plain(const Call& call, Call* there)
 {
-    if (call.params.cache.is_quantised()) {
-        return call.params.is_modified
-                   ? run_pass<PlainMachine, Pass::forward, true, QuantisedKeys>(call.launch, there)
-                   : run_pass<PlainMachine, Pass::forward, false, QuantisedKeys>(call.launch, there);
-    }
-    if (call.params.cache.is_there()) {
-        return call.params.is_modified ? run_pass<PlainMachine, Pass::forward, true, PagedKeys>(call.launch, there)
-                                       : run_pass<PlainMachine, Pass::forward, false, PagedKeys>(call.launch, there);
-    }
     if (call.launch.depth > most_plain_depth) {
         return run_sliced(call, there);
     }
     Ran ran;
-    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
-        ran = run_pass<PlainMachine, pass, modified, StridedKeys>(call.launch, there);
-    });
+    for_pass_and_keys(call.params.cache, call.launch.pass, call.params.is_modified,
+                      [&]<Pass pass, bool modified, class Keys>() {
+                          ran = run_pass<PlainMachine, pass, modified, Keys>(call.launch, there);
+                      });
     return ran;
 }
 
@@ -61,11 +54,13 @@ Ran run_merge(const MergeParams* there, std::int64_t units, int device)
     return {!fell_back};
 }
 
-std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v)
+std::int64_t plain_floats(Pass pass, int resident_rows, int stream_rows, int head_dim, int head_dim_v, bool is_cache)
 {
-    return head_dim > most_plain_depth || head_dim_v > most_plain_depth
-               ? crew_floats<SlicedMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v)
-               : crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    if (head_dim <= most_plain_depth && head_dim_v <= most_plain_depth) {
+        return crew_floats<PlainMachine>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
+    }
+    return is_cache ? crew_floats<SlicedMachine<QuantisedKeys>>(pass, resident_rows, stream_rows, head_dim, head_dim_v)
+                    : crew_floats<SlicedMachine<StridedKeys>>(pass, resident_rows, stream_rows, head_dim, head_dim_v);
 }
 
 std::int64_t team_memory_floats()

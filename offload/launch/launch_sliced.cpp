@@ -1,18 +1,20 @@
 // The passes on the sliced machine, and on the visible one that is made of it: in builds with GPU code a library of its
 // own (kernel_libraries.cpp), since few calls have rows that long.
+#include "launch/keys.hpp"
 #include "launch/plain_pass.hpp"
 #include "plain/visible_machine.hpp"
 
 namespace flashomp::offload {
 
-static_assert(SummingMachine<SlicedMachine> && SummingMachine<VisibleSlicedMachine>);
+static_assert(SummingMachine<SlicedMachine<StridedKeys>> && SummingMachine<VisibleSlicedMachine<StridedKeys>>);
 
 static Ran run(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
-        ran = run_pass<SlicedMachine, pass, modified, StridedKeys>(call.launch, there);
-    });
+    for_pass_and_keys(call.params.cache, call.launch.pass, call.params.is_modified,
+                      [&]<Pass pass, bool modified, class Keys>() {
+                          ran = run_pass<SlicedMachine<Keys>, pass, modified, Keys>(call.launch, there);
+                      });
     return ran;
 }
 
@@ -20,8 +22,8 @@ static Ran run(const Call& call, Call* there)
 static Ran run_leaving_out_hidden(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, true, [&]<Pass pass, bool>() {
-        ran = run_pass<VisibleSlicedMachine, pass, pass != Pass::backward_sink, StridedKeys>(call.launch, there);
+    for_pass_and_keys(call.params.cache, call.launch.pass, true, [&]<Pass pass, bool, class Keys>() {
+        ran = run_pass<VisibleSlicedMachine<Keys>, pass, pass != Pass::backward_sink, Keys>(call.launch, there);
     });
     return ran;
 }

@@ -125,7 +125,7 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
             OneMachine keys(memory);
             backward_key_block<modified, KeySums::keys>(keys, params, work.item(item));
         } else if constexpr (value_depth(depth) < depth) {
-            latent_block<OneMachine, modified>(memory, params, work.item(item));
+            latent_block<OneMachine, modified, Keys>(memory, params, work.item(item));
         } else {
             run_block<pass, modified, Keys>(OneMachine(memory), params, work.item(item));
         }
@@ -244,40 +244,43 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
-#if FLASHOMP_MASKED
-template <Pass pass, bool modified, class Math>
-static Ran run_kind(const Call& call, Call* there)
+/// Calls f<Keys>() for the keys of a call, in tensors or in a cache.
+template <Pass pass, class F>
+static Ran with_keys(const Call& call, F f)
 {
-    if constexpr (modified) {
-        return {}; // plan() has these on the plain machine
-    } else {
-        return run_pass<FLASHOMP_TENSOR_DEPTH, pass, modified, Math, OneTeam, StridedKeys, Masked>(call.launch, there);
+    if constexpr (FLASHOMP_HOPPER == 0 && pass == Pass::forward) {
+        if (call.params.cache.is_there()) {
+            return f.template operator()<PagedKeys>();
+        }
     }
+    return f.template operator()<StridedKeys>();
 }
-#else
-/// The kernel that plan() meant, of those whose keys are in tensors or in a cache.
+
+/// The kernel that plan() meant.
 template <Pass pass, bool modified, class Math>
 static Ran run_kind(const Call& call, Call* there)
 {
     constexpr int depth = FLASHOMP_TENSOR_DEPTH;
-    constexpr bool reads_pages = FLASHOMP_HOPPER == 0 && pass == Pass::forward && value_depth(depth) == depth;
+#if FLASHOMP_MASKED
+    if constexpr (modified) {
+        return {}; // plan() has these on the plain machine
+    } else {
+        return with_keys<pass>(call, [&]<class Keys>() {
+            return run_pass<depth, pass, modified, Math, OneTeam, Keys, Masked>(call.launch, there);
+        });
+    }
+#else
     using Teams = std::conditional_t<Usual::of(pass, depth, modified).teams == 2, PairOfTeams, OneTeam>;
-    const auto run = [&]<class Keys>() {
+    return with_keys<pass>(call, [&]<class Keys>() {
         if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
             if (call.launch.resident_rows == few.resident_rows()) {
                 return run_pass<depth, pass, modified, Math, Teams, Keys, FewRows>(call.launch, there);
             }
         }
         return run_pass<depth, pass, modified, Math, Teams, Keys, Usual>(call.launch, there);
-    };
-    if constexpr (reads_pages) {
-        if (call.params.cache.is_there()) {
-            return run.template operator()<PagedKeys>();
-        }
-    }
-    return run.template operator()<StridedKeys>();
-}
+    });
 #endif
+}
 
 template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)

@@ -1,5 +1,6 @@
 // The passes on the visible machine: in builds with GPU code a library of its own (kernel_libraries.cpp), since few
 // calls need them.
+#include "launch/keys.hpp"
 #include "launch/plain_pass.hpp"
 #include "plain/visible_machine.hpp"
 
@@ -10,15 +11,9 @@ static_assert(SummingMachine<VisibleMachine>);
 /// Every pass as one with modified scores, which do what the others do, too.
 static Ran run(const Call& call, Call* there)
 {
-    if (call.params.cache.is_quantised()) {
-        return run_pass<VisibleMachine, Pass::forward, true, QuantisedKeys>(call.launch, there);
-    }
-    if (call.params.cache.is_there()) {
-        return run_pass<VisibleMachine, Pass::forward, true, PagedKeys>(call.launch, there);
-    }
     Ran ran;
-    for_pass(call.launch.pass, true, [&]<Pass pass, bool>() {
-        ran = run_pass<VisibleMachine, pass, pass != Pass::backward_sink, StridedKeys>(call.launch, there);
+    for_pass_and_keys(call.params.cache, call.launch.pass, true, [&]<Pass pass, bool, class Keys>() {
+        ran = run_pass<VisibleMachine, pass, pass != Pass::backward_sink, Keys>(call.launch, there);
     });
     return ran;
 }

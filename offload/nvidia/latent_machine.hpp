@@ -44,7 +44,9 @@ public:
         return {this->take(is_values ? int{ValueBlock::bytes} : int{Block::bytes}), is_values};
     }
 
-    FLASHOMP_INLINE void load(StreamBlock block, const Rows& rows)
+    /// AnyRows: Rows or PagedRows.
+    template <class AnyRows>
+    FLASHOMP_INLINE void load(StreamBlock block, const AnyRows& rows)
     {
         if (block.is_values) {
             copy_in<ValueBlock, threads>(block.address, columns_of(rows), this->thread());
@@ -68,17 +70,23 @@ private:
         return rows;
     }
 
+    FLASHOMP_INLINE PagedRows columns_of(PagedRows rows) const
+    {
+        rows.page0 = columns_of(rows.page0);
+        return rows;
+    }
+
     int first_column_;
 };
 
 /// A block of the forward pass, for all columns of its values.
-template <class Machine, bool modified>
+template <class Machine, bool modified, class Keys>
 FLASHOMP_INLINE void latent_block(void* team_memory, const Params& p, const WorkItem& work)
 {
     FLASHOMP_UNROLL(1)
     for (int first = 0; first < p.head_dim_v; first += Machine::depth_v) {
         Machine tile(team_memory, first);
-        forward_block<modified>(tile, p, work);
+        forward_block<modified, Keys>(tile, p, work);
     }
 }
 

@@ -171,22 +171,25 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const PagedRows& rows, unsigne
 {
     constexpr int size = Block::element_bytes;
     constexpr int in_chunk = 16 / size;
-    constexpr int chunks = Block::chunks; // in a row
-    constexpr int each = Block::rows * chunks / threads;
-    constexpr int apart = threads / chunks; // rows between those of one thread
-    static_assert(each * threads == Block::rows * chunks);
+    constexpr unsigned chunks = Block::chunks; // in a row
+    constexpr int each = Block::rows * Block::chunks / threads;
+    constexpr bool in_columns = threads % Block::chunks == 0;       // each thread has one column of chunks
+    constexpr int apart = in_columns ? threads / Block::chunks : 0; // rows between those of one thread
+    static_assert(each * threads == Block::rows * Block::chunks);
     using Stored = typename Block::Stored;
     const Stored* const source = static_cast<const Stored*>(rows.page0.data);
     const unsigned here = ptx::here(thread);
-    const unsigned chunk = here % chunks;
+    const unsigned first_chunk = here % chunks;
     const unsigned first = here / chunks;
     const int last = rows.count - 1;
     const bool whole = in_chunks<size>(rows);
-    const bool is_column = in_chunk * static_cast<int>(chunk) < rows.page0.depth;
     FLASHOMP_UNROLL(1) // a page is looked up and a division made for each row: unrolled, they would take registers
     for (int i = 0; i < each; ++i) {
-        const unsigned r = first + static_cast<unsigned>(i) * apart;
+        const unsigned number = here + static_cast<unsigned>(i) * threads;
+        const unsigned r = in_columns ? first + static_cast<unsigned>(i) * apart : number / chunks;
+        const unsigned chunk = in_columns ? first_chunk : number - r * chunks;
         const bool is_row = static_cast<int>(r) <= last;
+        const bool is_column = in_chunk * static_cast<int>(chunk) < rows.page0.depth;
         // Nobody looks up a page for rows that are not there: their address is the last row's, of which nothing is
         // read.
         const Stored* const row = source + rows.offset_of(is_row ? static_cast<int>(r) : last);

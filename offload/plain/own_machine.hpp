@@ -2,6 +2,7 @@
 // that the program's g++ compiles, with the flags of the library's.
 #pragma once
 
+#include "launch/keys.hpp"
 #include "launch/plain_pass.hpp"
 #include "plain/visible_machine.hpp"
 
@@ -26,15 +27,9 @@ namespace flashomp::offload {
 template <class Machine>
 Ran run_own_region(const Call& call, Call* there)
 {
-    if (call.params.cache.is_quantised()) {
-        return run_pass<Machine, Pass::forward, true, QuantisedKeys>(call.launch, there);
-    }
-    if (call.params.cache.is_there()) {
-        return run_pass<Machine, Pass::forward, true, PagedKeys>(call.launch, there);
-    }
     Ran ran;
-    for_pass(call.launch.pass, true, [&]<Pass pass, bool>() {
-        ran = run_pass<Machine, pass, pass != Pass::backward_sink, StridedKeys>(call.launch, there);
+    for_pass_and_keys(call.params.cache, call.launch.pass, true, [&]<Pass pass, bool, class Keys>() {
+        ran = run_pass<Machine, pass, pass != Pass::backward_sink, Keys>(call.launch, there);
     });
     return ran;
 }

@@ -5,23 +5,34 @@
 #pragma once
 
 #include "plain/plain_machine.hpp"
+#include "plain/row_values.hpp"
 #include "plain/slices.hpp"
+
+#include <type_traits>
+#include <utility>
 
 #pragma omp declare target
 
 namespace flashomp::offload {
 
+/// Keys: what a pass's keys and values come from.
+template <class Keys>
 class SlicedMachine : public PlainMachine {
+    using Found = decltype(Keys::keys(std::declval<const Params&>(), Sequence{}, 0, 0, 0, 0));
+    enum : int { is_cache = !std::is_same_v<Found, Rows> };
+
 public:
     enum : int { slice = plain_slice }; // columns
 
     struct Block {
         float* data; ///< a slice of the rows, [row][odd stride]
         int rows;    ///< that there is room for
+    };
+    struct Resident : Block {
         Rows source;
     };
-    struct Resident : Block {};
     struct Stream : Block {
+        std::conditional_t<is_cache, CacheRows<Found>, Rows> source;
         FLASHOMP_INLINE Stream& operator[](Stage) { return *this; }
     };
 
@@ -29,26 +40,56 @@ public:
     using PlainMachine::PlainMachine;
 
     static constexpr std::int64_t resident_floats(int rows, int) { return std::int64_t{rows} * odd(slice); }
-    static constexpr std::int64_t stream_floats(int rows, int) { return std::int64_t{rows} * odd(slice); }
+    static constexpr std::int64_t stream_floats(int rows, int)
+    {
+        return std::int64_t{rows} * (odd(slice) + (is_cache ? int{CacheRows<Found>::floats_of_row} : 0));
+    }
 
     FLASHOMP_INLINE Resident resident(int depth)
     {
-        return {{take(resident_floats(resident_rows(), depth)), resident_rows(), Rows{}}};
+        return {{take(resident_floats(resident_rows(), depth)), resident_rows()}, Rows{}};
     }
     FLASHOMP_INLINE Stream stream(const Tensor&, int depth, StreamUse)
     {
-        return {{take(stream_floats(stream_rows(), depth)), stream_rows(), Rows{}}};
+        const int rows = stream_rows();
+        float* const memory = take(stream_floats(rows, depth));
+        if constexpr (is_cache) { // rows are multiples of micro, and so is what was taken before
+            auto* const offsets = reinterpret_cast<std::int64_t*>(memory);
+            float* const scales = memory + 2 * rows;
+            return {{scales + rows, rows}, {Found{}, offsets, scales}};
+        } else {
+            return {{memory, rows}, Rows{}};
+        }
     }
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows) { block.source = rows; }
-    FLASHOMP_INLINE void load(Stream& block, const Rows& rows) { block.source = rows; }
+    FLASHOMP_INLINE void load(Stream& block, const Found& rows)
+    {
+        if constexpr (is_cache) {
+            block.source.rows = rows;
+            std::int64_t* const offsets = block.source.offsets;
+            float* const scales = block.source.scales;
+            const Found found = rows;
+            FLASHOMP_FOR_CREW (r, block.rows) {
+                const bool is_there = r < pages_of(found).count; // no page is looked up beyond the keys
+                offsets[r] = is_there ? pages_of(found).offset_of(r) : 0;
+                scales[r] = is_there ? scale_of(found, r) : 0.0F;
+            }
+        } else {
+            block.source = rows;
+        }
+    }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, const Stream& stream)
     {
-        s.count = padded(stream.source.count); // as in the plain machine
+        if constexpr (is_cache) {
+            s.count = padded(pages_of(stream.source.rows).count); // as in the plain machine
+        } else {
+            s.count = padded(stream.source.count);
+        }
         for (int x0 = 0; x0 < block.source.depth; x0 += slice) {
-            load_slice(block, x0);
-            load_slice(stream, x0);
+            load_slice(block, block.source, x0);
+            load_slice(stream, stream.source, x0);
             sync();
             add_products(s, block, stream, x0 > 0);
             sync(); // before the next slice overwrites this one
@@ -72,60 +113,28 @@ public:
         accumulate_scaled(a, s, stream, [=](int r) FLASHOMP_LAMBDA { return factor[r]; });
     }
 
-    /// Calls f(value), where value(c, x) is element x of streamed row c, of the `count` rows that are there.
     template <class F>
     FLASHOMP_INLINE void with_values(const Stream& stream, F f)
     {
-        switch (stream.source.element) {
-        case Element::float32:
-            return f(Values<float>(stream.source));
-        case Element::bfloat16:
-            return f(Values<BFloat16>(stream.source));
-        case Element::float16:
-            return f(Values<Float16>(stream.source));
-        }
+        with_values_of(stream.source, f);
     }
 
 private:
-    /// Rows in memory as floats; zero beyond their ends, where sums of padded tiles look.
-    template <class E>
-    struct Values {
-        const E* first;
-        std::int64_t stride;
-        int count, depth;
-
-        FLASHOMP_INLINE explicit Values(const Rows& rows)
-            : first(static_cast<const E*>(rows.data) + rows.offset), stride(rows.stride), count(rows.count),
-              depth(rows.depth)
-        {
-        }
-        FLASHOMP_INLINE float operator()(int c, int x) const
-        {
-            return c < count && x < depth ? to_float(first[c * stride + x]) : 0.0F;
-        }
-    };
-
-    template <class E>
-    FLASHOMP_INLINE void load_slice_of(const Block& block, int x0)
+    template <class Source>
+    FLASHOMP_INLINE void load_slice(const Block& block, const Source& source, int x0)
     {
-        const Values<E> values(block.source);
         float* const target = block.data;
-        FLASHOMP_FOR_CREW (item, block.rows * slice) {
-            const int r = item / slice;
-            const int x = item % slice;
-            target[r * odd(slice) + x] = values(r, x0 + x);
-        }
+        const int rows = block.rows;
+        with_values_of(source, [=](auto value) FLASHOMP_LAMBDA { fill_slice(target, rows, value, x0); });
     }
 
-    FLASHOMP_INLINE void load_slice(const Block& block, int x0)
+    template <class V>
+    static FLASHOMP_INLINE void fill_slice(float* target, int rows, const V& value, int x0)
     {
-        switch (block.source.element) {
-        case Element::float32:
-            return load_slice_of<float>(block, x0);
-        case Element::bfloat16:
-            return load_slice_of<BFloat16>(block, x0);
-        case Element::float16:
-            return load_slice_of<Float16>(block, x0);
+        FLASHOMP_FOR_CREW (item, rows * slice) {
+            const int r = item / slice;
+            const int x = item % slice;
+            target[r * odd(slice) + x] = value(r, x0 + x);
         }
     }
 

@@ -9,7 +9,7 @@
 
 namespace flashomp::offload {
 
-/// Plain: PlainMachine or SlicedMachine.
+/// Plain: PlainMachine or a SlicedMachine.
 template <class Plain>
 class VisibleOn : public Plain {
 public:
@@ -89,9 +89,10 @@ public:
     using VisibleOn::VisibleOn;
 };
 
-class VisibleSlicedMachine : public VisibleOn<SlicedMachine> {
+template <class Keys>
+class VisibleSlicedMachine : public VisibleOn<SlicedMachine<Keys>> {
 public:
-    using VisibleOn::VisibleOn;
+    using VisibleOn<SlicedMachine<Keys>>::VisibleOn;
 };
 
 } // namespace flashomp::offload

@@ -1,6 +1,7 @@
 #include "budget.hpp"
 
 #include "kernel_params.hpp"
+#include "option_list.hpp"
 #include "registry.hpp"
 
 #include "launch/tensor_shapes.hpp"
@@ -124,8 +125,9 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     budget.v = stages_v * columns * held(dv) * element * operands;
     budget.scores = rows * columns * (accumulator + (in_terms ? element : 0));
     budget.o = rows * dv * accumulator;
-    const std::int64_t scales = in_terms ? 2 * columns * accumulator : 0; // of keys and values of 8 bits
-    budget.statistics = statistics * rows * accumulator + scales;
+    // Of keys and values: the scales of 8 bits, or where the rows of a cache are and their scales.
+    const std::int64_t of_row = in_terms ? accumulator : (is_sliced && is_cache(problem) ? 8 + accumulator : 0);
+    budget.statistics = statistics * rows * accumulator + 2 * columns * of_row;
     const std::int64_t q_in_memory = is_float32 || is_in_parts ? budget.q : panels_of_q * 64 * rows * element;
     budget.in_registers = tensor_cores ? budget.q - q_in_memory + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;

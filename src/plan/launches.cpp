@@ -213,7 +213,9 @@ Launch plain_launch_of(Pass pass, const Problem& problem, const Hardware& hardwa
     const Tiling& tiling = problem.options.tiling;
     const auto d = static_cast<int>(problem.head_dim);
     const auto dv = static_cast<int>(problem.head_dim_v);
-    const auto floats = [&](const Blocks& b) { return offload::plain_floats(pass, b.resident, b.stream, d, dv); };
+    const auto floats = [&](const Blocks& b) {
+        return offload::plain_floats(pass, b.resident, b.stream, d, dv, is_cache(problem));
+    };
     const auto fits = [&](const Blocks& b) { return floats(b) <= most_floats; };
     Blocks automatic = *std::find_if(candidates, last, fits);
     const std::int64_t resident = pass == Pass::backward_key ? problem.seqlen_k : problem.seqlen_q;

@@ -378,9 +378,6 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
     if (problem.is_quantised() && kernel.machine != Machine::host && kernel.machine != Machine::plain) {
         return "k and v have q's dtype";
     }
-    if (is_cache(problem) && kernel.machine != Machine::host && problem.kernel_depth() > offload::most_plain_depth) {
-        return "the head dims of a key/value cache are at most 256";
-    }
     const bool has_every_option = kernel.machine == Machine::host || kernel.machine == Machine::plain;
     if (has_seam(problem.options) && !has_every_option) {
         return in_one_stretch;
@@ -390,9 +387,6 @@ std::string obstacle_of(const Kernel& kernel, Pass pass, const Problem& problem,
         return "the head dims of a shard in two stretches are at most 256";
     }
     if (has_pair_mask(problem.options) && kernel.machine != Machine::host) {
-        if (is_cache(problem)) {
-            return "a key/value cache has no mask and no block_mask";
-        }
         if (problem.kernel_depth() > offload::most_plain_depth) {
             return "the head dims of a call with a mask or a block_mask are at most 256";
         }
