@@ -36,8 +36,10 @@ WITHOUT_HOST = ":(exclude)offload/host/"
 OPENMP = EVERYWHERE + (WITHOUT_HOST, ":(exclude)offload/launch/launch_host.cpp")
 CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cmake/FlashompCuda.cmake") + ALGORITHM + SCHEDULE + (
     "offload/plain/", "offload/launch/tensor_map.cpp", "offload/launch/tensor_map.hpp", "offload/launch/tile_config.hpp",
-    "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
+    "offload/launch/keys.hpp", "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
         "latent_machine", "masked_tensor_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
+# Of its few queries, whose parts the kernel merges.
+CUDA_PARTS = ("offload/launch/parts.hpp",) + tuple(f"offload/nvidia/{name}.hpp" for name in ("lanes", "last_crew", "merge_splits"))
 SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
 PYTHON = ("python/flashomp/", "python/src/")
 
@@ -47,7 +49,7 @@ MEASURES = (
     ("a GPT trained in PyTorch on the host machine", HOST + PAIRS + ("offload/host/dpbf16.hpp",) + PYTHON,
      ("host-language-model-pytorch.json",)),
     ("small calls of the CUDA backend", CUDA + SMALL_CALLS, ("h?00-cuda-launch.json", "h?00-cuda-launch-prepared.json")),
-    ("the CUDA backend, few queries among others", CUDA, tuple(f"h?00-cuda-{name}.json" for name in ("cache", "decode", "models"))),
+    ("the CUDA backend, few queries among others", CUDA + CUDA_PARTS, tuple(f"h?00-cuda-{name}.json" for name in ("cache", "decode", "models"))),
     ("the CUDA backend", CUDA + (WITHOUT_PARTS,), ("h200-cuda*", "h100-cuda*")),
     ("small calls of the OpenMP backend on a GPU", OPENMP + SMALL_CALLS, ("h?00-openmp-launch.json", "h?00-openmp-launch-prepared.json")),
     ("the OpenMP backend on a GPU and on its host", EVERYWHERE, ("h200-grid*",)),

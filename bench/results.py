@@ -65,6 +65,7 @@ SETS = (
     ("h100-decode", "One query against many keys on an H100", ("h100-decode.json",)),
     ("h100-cuda-decode", "One query against many keys on an H100, CUDA", ("h100-cuda-decode.json",)),
     ("h200-decode", "One query against many keys on an H200", ("h200-decode.json",)),
+    ("h200-cuda-decode", "One query against many keys on an H200, CUDA", ("h200-cuda-decode.json",)),
     ("h200-varlen", "Packed sequences on an H200", ("h200-varlen.json",)),
     ("host-pytorch", "A CPU with AMX beside PyTorch", ("host-pytorch.json",)),
     ("host-pytorch-16", "A CPU with AMX beside PyTorch, 16 threads", ("host-pytorch-16.json",)),

@@ -6,6 +6,7 @@
 #include "launch/tile_config.hpp"
 #include "nvidia/latent_machine.hpp"
 #include "nvidia/masked_tensor_machine.hpp"
+#include "nvidia/merge_splits.hpp"
 #include "nvidia/tf32_machine.hpp"
 #include "tensor_depths.hpp"
 
@@ -37,6 +38,11 @@ struct FewRows {
 };
 #endif
 
+/// Whether the last block of those that have a part of some rows' keys each puts the parts together (plan()'s
+/// merges_in_pass()).
+template <class Kind>
+constexpr bool merges_parts = !std::is_same_v<Kind, Usual> && !std::is_same_v<Kind, Masked>;
+
 template <class Config>
 using OfAllKeys =
     std::conditional_t<(operands == Operands::tf32), offload::Tf32Machine<Config>,
@@ -64,6 +70,15 @@ __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
                 offload::backward_key_block<modified, sums>(tile, params, work.item(index));
             } else {
                 offload::run_item<pass, modified, Keys>(tile, params, work, index);
+            }
+        }
+        if constexpr (merges_parts<Kind>) {
+            constexpr TensorShape shape = Kind::of(pass, depth, modified);
+            const std::uint32_t place = ptx::shared_address(block_memory());
+            ptx::refetch(); // what this block has written is written before it counts itself
+            if (launch.arrivals != nullptr &&
+                offload::is_last<shape.warps>(launch.arrivals + index / params.splits, params.splits, place)) {
+                offload::merge_splits<shape.warps, shape.resident_rows()>(params, work.item(index), place + 16);
             }
         }
     }

@@ -10,26 +10,21 @@ namespace flashomp {
 
 namespace {
 
-/// Whether several crews work on one block's results: parts of its keys or heads, or by turns.
-bool shares_blocks(const Plan& plan, const PassPlan& pass)
-{
-    switch (pass.launch.pass) {
-    case offload::Pass::forward:
-        return plan.splits > 1 && !plan.merges;
-    case offload::Pass::backward_key:
-        return plan.head_splits > 1;
-    default:
-        return pass.launch.pass == offload::Pass::backward_once;
-    }
-}
-
-/// The blocks that they share: those that stay, or those of dQ that stream past.
-std::int64_t shared_blocks(const Problem& problem, const PassPlan& pass)
+/// Blocks that several crews work on, whether on parts of their keys or heads or by turns: those that stay, or those of
+/// dQ that stream past.
+std::int64_t shared_blocks(const Plan& plan, const Problem& problem, const PassPlan& pass)
 {
     const std::int64_t rows = pass.launch.stream_rows;
-    return pass.launch.pass == offload::Pass::backward_once
-               ? problem.batch * problem.heads_q * ((problem.seqlen_q + rows - 1) / rows)
-               : block_count(problem, pass);
+    switch (pass.launch.pass) {
+    case offload::Pass::forward:
+        return plan.merged_blocks;
+    case offload::Pass::backward_key:
+        return plan.head_splits > 1 ? block_count(problem, pass) : 0;
+    case offload::Pass::backward_once:
+        return problem.batch * problem.heads_q * ((problem.seqlen_q + rows - 1) / rows);
+    default:
+        return 0;
+    }
 }
 
 } // namespace
@@ -51,7 +46,7 @@ Calls::Calls(const Plan& plan, const Problem& problem, const Space& space) : pla
     passes_.resize(plan.passes.size());
     for (std::size_t i = 0; i < passes_.size(); ++i) {
         const PassPlan& pass = plan.passes[i];
-        passes_[i].arrivals = shares_blocks(plan, pass) ? shared_blocks(problem, pass) : 0;
+        passes_[i].arrivals = shared_blocks(plan, problem, pass);
         passes_[i].arrivals_at = reserve(passes_[i].arrivals * static_cast<std::int64_t>(sizeof(unsigned)));
         if (!space.is_host()) {
             passes_[i].at = reserve(sizeof(offload::Call));

@@ -45,7 +45,7 @@ cuda::Float8Scales scales_of(const Problem& problem, Tensors& tensors)
 } // namespace
 
 void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
-                     const Space& space, Tensors& tensors, void* crew_memory)
+                     const Space& space, Tensors& tensors, void* crew_memory, unsigned* arrivals)
 {
     const cuda::CurrentDevice current(space.device);
     const cuda::Float8Scales scales = scales_of(problem, tensors);
@@ -57,10 +57,11 @@ void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Pa
         if (pass.tile_bytes > 0) {
             offload::set_tiles(of_pass, pass.launch, params.mask.tiles);
         }
-        expect_launched(pass.kernel->run_on_stream({of_pass, pass.launch, scales, crew_memory, space.stream, gpu}),
-                        place);
+        offload::Launch launch = pass.launch;
+        launch.arrivals = launch.pass == offload::Pass::forward ? arrivals : nullptr;
+        expect_launched(pass.kernel->run_on_stream({of_pass, launch, scales, crew_memory, space.stream, gpu}), place);
     }
-    if (params.splits > 1) {
+    if (plan.merges) {
         expect_launched(cuda::run_merge(split_merge(params, problem), space.stream), place);
     }
 }

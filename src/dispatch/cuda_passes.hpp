@@ -13,10 +13,10 @@
 
 namespace flashomp {
 
-/// Launches the passes of the plan and the merge of split keys, with so much memory for the crews as the plan says.
-/// Throws RunFailure where a launch fails.
+/// Launches the passes of the plan and the merge of split keys, with so much memory for the crews as the plan says;
+/// arrivals: plan.merged_blocks counters, all 0 when the kernels' turn comes. Throws RunFailure where a launch fails.
 void run_cuda_passes(const Plan& plan, const Problem& problem, const offload::Params& params, const Place& place,
-                     const Space& space, Tensors& tensors, void* crew_memory);
+                     const Space& space, Tensors& tensors, void* crew_memory, unsigned* arrivals);
 
 /// Computes results anew on the plain machine whose sums leave out hidden pairs; with `only_if`, a word on the device,
 /// where that is not 0 when the kernels' turn comes. Throws RunFailure where a launch fails.

@@ -76,7 +76,6 @@ NonfiniteWord::~NonfiniteWord()
 unsigned* NonfiniteWord::start(void* in_workspace, const Space& space)
 {
     if (space.is_asynchronous) {
-        clear(in_workspace, space, sizeof(unsigned));
         return static_cast<unsigned*>(in_workspace);
     }
     *word_ = 0;

@@ -23,8 +23,8 @@ public:
         return space.is_asynchronous ? sizeof(unsigned) : 0;
     }
 
-    /// 0, for the kernels of the next run: at `in_workspace`, where it takes memory there for those that are queued
-    /// from now on.
+    /// 0, for the kernels of the next run: at `in_workspace`, where it takes memory there, which the caller has cleared
+    /// for those that are queued from now on.
     unsigned* start(void* in_workspace, const Space& space);
 
     /// Once the kernels are done, of a call that is not asynchronous.

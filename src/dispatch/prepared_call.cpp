@@ -117,6 +117,19 @@ Problem planned_problem(const Problem& problem, const Hardware& hardware, bool k
     return computed;
 }
 
+/// Bytes of a run's workspace that are 0 when its kernels begin: by one launch for both.
+struct Zeros {
+    std::int64_t of_word, of_arrivals; ///< in this order; OpenMP's arrivals come with Calls
+
+    Zeros(const Plan& plan, const Space& space)
+        : of_word(NonfiniteWord::workspace_bytes(space)),
+          of_arrivals(space.kind == Space::Kind::cuda ? plan.merged_blocks * static_cast<std::int64_t>(sizeof(unsigned))
+                                                      : 0)
+    {
+    }
+    [[nodiscard]] std::int64_t bytes() const { return of_word + of_arrivals; }
+};
+
 } // namespace
 
 PreparedCall::PreparedCall(const Problem& problem, bool keeps_addresses)
@@ -153,7 +166,7 @@ PreparedCall::Layout PreparedCall::layout_of(const Way& way) const
     place(layout.crews, way.plan.crew_memory_bytes);
     place(layout.tiles, way.plan.tile_bytes);
     place(layout.calls, way.calls.workspace_bytes());
-    place(layout.word, NonfiniteWord::workspace_bytes(space_));
+    place(layout.zeros, Zeros(way.plan, space_).bytes());
     place(layout.copies, staging_.memory);
     return layout;
 }
@@ -190,7 +203,11 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     if (way.plan.tile_bytes > 0) { // Calls and the cuda backend make it each pass's table
         params.mask.tiles = reinterpret_cast<std::uint8_t*>(memory(layout.tiles));
     }
-    params.nonfinite = word_.start(memory(layout.word), space);
+    const Zeros zeros(way.plan, space);
+    if (zeros.bytes() > 0) {
+        clear(memory(layout.zeros), space, zeros.bytes());
+    }
+    params.nonfinite = word_.start(memory(layout.zeros), space);
     float* const crew_memory = floats(layout.crews, way.plan.crew_memory_bytes);
     // Of the host: fewer than were planned for where the run is inside a parallel region.
     const int most_threads = std::min(place_.hardware.threads, planned_threads(problem_.options.threads));
@@ -198,7 +215,9 @@ RunReport PreparedCall::run(const Problem& addresses, void* workspace, void* str
     offload::Ran ran{true};
     if (space.kind == Space::Kind::cuda) {
         // A CUDA kernel runs on its device or not at all, and whoever waits for the stream learns which.
-        run_cuda_passes(way.plan, problem_, params, place_, space, staging, crew_memory);
+        auto* const arrivals = reinterpret_cast<unsigned*>(memory(layout.zeros + zeros.of_word));
+        run_cuda_passes(way.plan, problem_, params, place_, space, staging, crew_memory,
+                        zeros.of_arrivals > 0 ? arrivals : nullptr);
     } else {
         report.threads = space.is_host() ? startable_threads(way.plan, most_threads) : 0;
         way.calls.set(problem_, params, crew_memory, memory(layout.calls), space, report.threads);

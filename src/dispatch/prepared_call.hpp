@@ -53,7 +53,7 @@ private:
 
     /// Parts of a workspace, in bytes from its start.
     struct Layout {
-        std::int64_t rows = 0, partial = 0, crews = 0, tiles = 0, calls = 0, word = 0, copies = 0, bytes = 0;
+        std::int64_t rows = 0, partial = 0, crews = 0, tiles = 0, calls = 0, zeros = 0, copies = 0, bytes = 0;
     };
     [[nodiscard]] Layout layout_of(const Way& way) const;
     [[nodiscard]] std::unique_ptr<Way> way_of_large_lse() const;

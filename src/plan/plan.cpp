@@ -250,6 +250,7 @@ Plan plan(const Problem& problem, const Hardware& hardware)
     if (!problem.is_backward) {
         plan.splits = split_count(problem, plan.passes.front(), hardware);
         plan.merges = plan.splits > 1 && !merges_in_pass(problem, plan.passes.front(), hardware);
+        plan.merged_blocks = plan.splits > 1 && !plan.merges ? block_count(problem, plan.passes.front()) : 0;
         plan.partial_bytes = plan.splits > 1 ? 4 * plan.splits * statistic_rows(problem) * (problem.head_dim_v + 1) : 0;
     }
     for (PassPlan& pass : plan.passes) {

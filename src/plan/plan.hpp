@@ -44,6 +44,7 @@ struct Plan {
     std::vector<PassPlan> passes;                     ///< in order
     int splits = 1;                                   ///< parts of the keys in a forward pass over few queries
     bool merges = false;                              ///< whether a launch of its own puts them together
+    std::int64_t merged_blocks = 0;                   ///< blocks of rows whose parts the pass itself puts together
     std::int64_t crew_memory_bytes = 0; ///< memory of all crews, or of a kernel for itself; the most any pass needs
     std::int64_t lse_bytes = 0;
     std::int64_t row_bytes = 0;     ///< D and the LSE residual, backward only

@@ -154,6 +154,7 @@ constexpr Kernel cuda_tensor{
     .machine = Machine::tensor,
     .obstacle = cuda_tensor_obstacle,
     .launch = tensor_launch<Machine::tensor>,
+    .merges_parts = true,
     .reads_caches = true,
     .run_on_stream =
         [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
@@ -183,6 +184,18 @@ bool would_cut_keys(const Problem& problem, const Hardware& hardware)
     return split_count(problem, tensor, hardware) > 1;
 }
 
+/// Whether the crews of the one-pass backward would mostly wait: a key block adds to rows of dQ after the key block
+/// before it, and few query blocks leave it nothing to do until then. With 1, 64 and 128 queries for 16384 keys of 128
+/// key heads the two passes of the tensor kernel took 0.4, 0.6 and 0.7 of the time; with fewer keys or heads, which
+/// are all at work at one time, 1.3 and more (docs/cuda.md).
+bool waits_for_turns(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    constexpr std::int64_t most_queries = 128, fewest_keys = 4096, fewest_rows = std::int64_t{1} << 17;
+    return problem.is_backward && problem.seqlen_q <= most_queries && problem.seqlen_k >= fewest_keys &&
+           problem.batch * problem.heads_kv * problem.seqlen_k >= fewest_rows &&
+           cuda::hopper_blocks(pass, described_params(problem, hardware)).is_one_pass;
+}
+
 std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
@@ -206,7 +219,11 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
     }
-    return pass == Pass::forward && would_cut_keys(problem, hardware) ? "there are more queries, or fewer keys" : "";
+    if (pass == Pass::forward && would_cut_keys(problem, hardware)) {
+        return "there are more queries, or fewer keys";
+    }
+    return problem.options.machine == Machine::automatic && waits_for_turns(pass, problem, hardware) ? more_queries
+                                                                                                     : "";
 }
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)

@@ -2,6 +2,7 @@
 
 #include "few_queries.hpp"
 #include "launch/parts.hpp"
+#include "machines.hpp"
 #include "masks.hpp"
 #include "registry.hpp"
 
@@ -68,8 +69,11 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
 bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     constexpr std::int64_t floats_at_once = 4;
+    // Of CUDA's kernels those of few queries alone have the code, and the memory, for it.
+    const bool has_code = hardware.backend != Backend::cuda || has_few_rows(pass.launch.pass, problem);
     // Crews have one item each only if all of them are there at one time (teams_of()).
-    return pass.kernel->merges_parts && hardware.gpu.multiprocessors > 0 && problem.head_dim_v % floats_at_once == 0;
+    return pass.kernel->merges_parts && has_code && hardware.gpu.multiprocessors > 0 &&
+           problem.head_dim_v % floats_at_once == 0;
 }
 
 std::int64_t most_queries_of_parts(const Problem& problem)

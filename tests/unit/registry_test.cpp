@@ -177,9 +177,12 @@ TEST(Registry, CudasHopperKernelsAreInThePlan)
     }
     const auto of = [](const char* shape, bool backward) { return machines("h200", Backend::cuda, shape, backward); };
     EXPECT_EQ(of("b1_h8kv2_n1x16384_d128", false), "tensor"); // parts of the keys
-    EXPECT_EQ(of("b1_h4_n100_d128", true), "tensor");         // few keys: D is to be corrected
-    EXPECT_EQ(of("b1_h4_n100_d256", true), "hopper");         // where the wide kernels do so
-    EXPECT_EQ(of("b1_h4_n1024_d320", false), "tensor");       // beyond its depths
+    EXPECT_EQ(of("b16_h32kv8_n1x4096_d128", true), "tensor"); // key blocks would wait for each other
+    EXPECT_EQ(of("b16_h32kv8_n1x2048_d128", true), "hopper");
+    EXPECT_EQ(of("b16_h32kv8_n256x4096_d128", true), "hopper");
+    EXPECT_EQ(of("b1_h4_n100_d128", true), "tensor");   // few keys: D is to be corrected
+    EXPECT_EQ(of("b1_h4_n100_d256", true), "hopper");   // where the wide kernels do so
+    EXPECT_EQ(of("b1_h4_n1024_d320", false), "tensor"); // beyond its depths
     EXPECT_EQ(of("b1_h4_n1024_d576v512", false), "tensor");
     EXPECT_EQ(of("b1_h4_n1024_d320", true), "plain");
     const auto passes = [](const char* shape) {
