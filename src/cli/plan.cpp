@@ -108,6 +108,11 @@ PlanFacts plan_facts(const PlanFlags& flags, const PlannedRanks& ranks)
     if (flags.layers == 0 && !flags.seqlens.empty()) {
         throw Error("--seqlens was given without --layers; both together make the table of a model.");
     }
+    if (flags.layers > 0 && facts.shape.is_cache()) {
+        throw Error(fmt::format("--layers was {}, and the shape has a cache, whose calls keep nothing for a backward "
+                                "pass; allowed are shapes without _page, _float8 and _int8.",
+                                flags.layers));
+    }
     require_sharding(facts.shape, flags.sharding, ranks);
 
     Options options = call_options({}, flags.run);
@@ -128,8 +133,9 @@ PlanFacts plan_facts(const PlanFlags& flags, const PlannedRanks& ranks)
     facts.on_chip = facts.is_device ? cost::device_on_chip(place.hardware.gpu) : cost::host_on_chip();
     facts.fast_memory = facts.is_device ? facts.on_chip.team_memory : facts.on_chip.l2;
 
-    for (const bool backward : {false, true}) {
-        facts.directions.push_back(direction_facts(facts, options, place.hardware, backward));
+    facts.directions.push_back(direction_facts(facts, options, place.hardware, false));
+    if (!facts.shape.is_cache()) {
+        facts.directions.push_back(direction_facts(facts, options, place.hardware, true));
     }
     const Problem forward = cost::problem_of(facts.shape, facts.dtype, false, options);
     facts.budget = cost::tile_budget(forward, facts.directions.front().plan.passes.front());

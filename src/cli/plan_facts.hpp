@@ -51,7 +51,7 @@ struct PlanFacts {
     bool is_device = false;
     cost::Flops flops;
     cost::Saved saved;
-    std::vector<DirectionFacts> directions;
+    std::vector<DirectionFacts> directions; ///< forward; then backward, which a call with a cache has not
     cost::TileBudget budget;
     cost::OnChip on_chip;
     std::int64_t fast_memory = 0; ///< bytes M of the classic rule: team memory, or a core's L2 cache; 0 when unknown
@@ -62,6 +62,8 @@ struct PlanFacts {
     std::vector<cost::Checkpointing> checkpointing;
     std::int64_t layers = 0;
     std::optional<ShardingFacts> sharding;
+
+    [[nodiscard]] bool has_backward() const { return directions.size() > 1; }
 };
 
 /// Works it out. Throws Error when the shape, the device or the machine is not allowed.

@@ -59,6 +59,10 @@ void print_work(const PlanFacts& facts)
     Table table;
     table.add({"work", "FLOPs", ""});
     table.add({"forward", decimal_text(facts.flops.forward, "FLOP"), ""});
+    if (!facts.has_backward()) {
+        fmt::print("\n{}", table.text());
+        return;
+    }
     table.add({"backward of standard attention", decimal_text(facts.flops.standard_backward, "FLOP"), ""});
     table.add({"backward, S recomputed", decimal_text(facts.flops.backward, "FLOP"),
                fmt::format("{} of backward, {} of training", percent(facts.flops.extra_of_backward()),
@@ -278,18 +282,20 @@ void print_as_json(const PlanFacts& facts)
     json["where"] = facts.where;
     json["is_device"] = facts.is_device;
     json["note"] = facts.note;
-    json["flops"] = {{"forward", facts.flops.forward},
-                     {"standard_backward", facts.flops.standard_backward},
-                     {"backward", facts.flops.backward},
-                     {"executed_backward", facts.directions.back().executed_flops},
-                     {"extra_of_backward", facts.flops.extra_of_backward()},
-                     {"extra_of_training", facts.flops.extra_of_training()}};
-    json["kept"] = {{"standard", facts.saved.standard},
-                    {"maximum_and_sum", facts.saved.maximum_and_sum},
-                    {"lse", facts.saved.lse},
-                    {"standard_per_head", facts.saved.standard_per_head},
-                    {"maximum_and_sum_per_head", facts.saved.maximum_and_sum_per_head},
-                    {"lse_per_head", facts.saved.lse_per_head}};
+    json["flops"] = {{"forward", facts.flops.forward}};
+    if (facts.has_backward()) {
+        json["flops"].update({{"standard_backward", facts.flops.standard_backward},
+                              {"backward", facts.flops.backward},
+                              {"executed_backward", facts.directions.back().executed_flops},
+                              {"extra_of_backward", facts.flops.extra_of_backward()},
+                              {"extra_of_training", facts.flops.extra_of_training()}});
+        json["kept"] = {{"standard", facts.saved.standard},
+                        {"maximum_and_sum", facts.saved.maximum_and_sum},
+                        {"lse", facts.saved.lse},
+                        {"standard_per_head", facts.saved.standard_per_head},
+                        {"maximum_and_sum_per_head", facts.saved.maximum_and_sum_per_head},
+                        {"lse_per_head", facts.saved.lse_per_head}};
+    }
     const cost::TileBudget& budget = facts.budget;
     json["tile"] = {{"q", budget.q},           {"k", budget.k},
                     {"v", budget.v},           {"scores", budget.scores},

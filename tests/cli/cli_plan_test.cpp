@@ -32,6 +32,18 @@ TEST_F(CliPlan, ThePublishedFiguresComeOutOfOneCommand)
     }
 }
 
+TEST_F(CliPlan, ACallWithACacheHasNoBackward)
+{
+    const Arguments cache{"--shape", "b2_h4kv2_n1x64_d32_page16", "--device", "host"};
+    const Json json = plan(cache);
+    EXPECT_TRUE(json.contains("forward"));
+    EXPECT_FALSE(json.contains("backward"));
+    EXPECT_FALSE(json.contains("kept"));
+    EXPECT_FALSE(json["flops"].contains("backward"));
+    EXPECT_EQ(succeed(Arguments{"plan"} + cache).out.find("backward"), std::string::npos);
+    expect_refused(Arguments{"plan"} + cache + Arguments{"--layers", "2"}, "--layers was 2, and the shape has a cache");
+}
+
 TEST_F(CliPlan, JsonSaysTheSameInNumbers)
 {
     const Json json =
