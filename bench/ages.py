@@ -40,7 +40,7 @@ CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cm
         "latent_machine", "masked_tensor_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 # Of its few queries, whose parts the kernel merges.
 CUDA_PARTS = ("offload/launch/parts.hpp",) + tuple(f"offload/nvidia/{name}.hpp" for name in ("lanes", "last_crew", "merge_splits"))
-SMALL_CALLS = ("src/api/",)  # checks of arguments, which take microseconds
+SMALL_CALLS = ("src/api/", ":(exclude)src/api/append.cpp")  # checks of arguments, which take microseconds
 PYTHON = ("python/flashomp/", "python/src/")
 
 # Name of the code, its paths, the files of results that measure it: the first pattern that fits counts.

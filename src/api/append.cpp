@@ -69,27 +69,27 @@ void check_rotary(const AppendArgs& args, std::int64_t head_dim, DType dtype)
 {
     const Rotary& rotary = args.rotary;
     if (static_cast<bool>(rotary.cos) != static_cast<bool>(rotary.sin)) {
-        throw Error("rotary.cos and rotary.sin must be given together.");
+        throw Error("rotary_cos and rotary_sin must be given together.");
     }
     if (static_cast<bool>(args.q) != static_cast<bool>(args.q_out)) {
         throw Error("q and q_out must be given together.");
     }
     if (!rotary.cos) {
         if (args.q) {
-            throw Error("q was given without a rotary embedding; allowed is q with rotary.cos and rotary.sin.");
+            throw Error("q was given without a rotary embedding; allowed is q with rotary_cos and rotary_sin.");
         }
         return;
     }
-    for (const auto& [name, view] : {Named{"rotary.cos", rotary.cos}, Named{"rotary.sin", rotary.sin}}) {
+    for (const auto& [name, view] : {Named{"rotary_cos", rotary.cos}, Named{"rotary_sin", rotary.sin}}) {
         if (view.rank != 2 || (view.dtype != DType::float32 && view.dtype != dtype)) {
             throw Error(fmt::format("{} is {} {}; it must be float32 or {} [positions, rotary_dim/2].", name,
                                     name_of(view.dtype), shape_string(view), name_of(dtype)));
         }
         check_layout(name, view);
     }
-    check_tensor("rotary.sin", rotary.sin, rotary.cos.dtype, 2, rotary.cos.shape, "rotary.cos");
+    check_tensor("rotary_sin", rotary.sin, rotary.cos.dtype, 2, rotary.cos.shape, "rotary_cos");
     if (rotary.cos.shape[1] < 1 || 2 * rotary.cos.shape[1] > head_dim) {
-        throw Error(fmt::format("rotary.cos has {} columns; allowed are 1 to {}, half of head_dim.",
+        throw Error(fmt::format("rotary_cos has {} columns; allowed are 1 to {}, half of head_dim.",
                                 rotary.cos.shape[1], head_dim / 2));
     }
 }
@@ -132,7 +132,7 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
     append.args = args;
     for (const auto& [name, view] :
          {Named{"k", args.k}, Named{"v", args.v}, Named{"k_cache", args.k_cache}, Named{"v_cache", args.v_cache},
-          Named{"rotary.cos", args.rotary.cos}, Named{"rotary.sin", args.rotary.sin}, Named{"q", args.q},
+          Named{"rotary_cos", args.rotary.cos}, Named{"rotary_sin", args.rotary.sin}, Named{"q", args.q},
           Named{"q_out", args.q_out}}) {
         check_view(name, view);
     }
@@ -270,7 +270,7 @@ void place_rows(AppendProblem& append)
         }
         const std::int64_t rows_q = append.args.q ? rows_of(append.starts_q, append.rows_q, b) : 0;
         if (std::max(rows, rows_q) > 0 && place + std::max(rows, rows_q) > positions) {
-            throw Error(fmt::format("rotary.cos has {} positions, but sequence {} needs {}; there must be as many or "
+            throw Error(fmt::format("rotary_cos has {} positions, but sequence {} needs {}; there must be as many or "
                                     "more.",
                                     positions, b, place + std::max(rows, rows_q)));
         }
@@ -313,7 +313,7 @@ void place_rows(AppendProblem& append)
 void check_memory_shared(const AppendArgs& args, const Options& options)
 {
     std::vector<Named> inputs{
-        {"k", args.k}, {"v", args.v}, {"q", args.q}, {"rotary.cos", args.rotary.cos}, {"rotary.sin", args.rotary.sin}};
+        {"k", args.k}, {"v", args.v}, {"q", args.q}, {"rotary_cos", args.rotary.cos}, {"rotary_sin", args.rotary.sin}};
     for (const TensorOption& option : tensor_options) {
         inputs.emplace_back(option.name, options.*option.member);
     }

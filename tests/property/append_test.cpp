@@ -380,17 +380,17 @@ INSTANTIATE_TEST_SUITE_P(
                   [](CacheCase&, AppendArgs& a, Options&) { a.v_cache = {}; }},
         BadAppend{"CacheWithoutValues", "v and v_cache must be given together", CacheForm::block_table,
                   [](CacheCase&, AppendArgs& a, Options&) { a.v = {}; }},
-        BadAppend{"FewPositions", "rotary.cos has 41 positions, but sequence 2 needs 42", CacheForm::contiguous,
+        BadAppend{"FewPositions", "rotary_cos has 41 positions, but sequence 2 needs 42", CacheForm::contiguous,
                   [](CacheCase& c, AppendArgs& a, Options&) {
                       a.rotary.cos = a.rotary.sin =
                           ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {41, 4});
                   }},
-        BadAppend{"WideRotary", "rotary.cos has 17 columns; allowed are 1 to 16", CacheForm::contiguous,
+        BadAppend{"WideRotary", "rotary_cos has 17 columns; allowed are 1 to 16", CacheForm::contiguous,
                   [](CacheCase& c, AppendArgs& a, Options&) {
                       a.rotary.cos = a.rotary.sin =
                           ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {4, 17});
                   }},
-        BadAppend{"CosAlone", "rotary.cos and rotary.sin must be given together", CacheForm::contiguous,
+        BadAppend{"CosAlone", "rotary_cos and rotary_sin must be given together", CacheForm::contiguous,
                   [](CacheCase& c, AppendArgs& a, Options&) {
                       a.rotary.cos = ConstTensorView::contiguous(c.attention.q.data(), DType::float32, {64, 4});
                   }},
