@@ -114,8 +114,9 @@ struct BackwardArgs {
 // Causal::bottom_right its last query sees its last key. Rows beyond a sequence's keys, pages that belong to nobody,
 // and what tables say of them, are never read. The Nk of a key_padding_mask and a bias is that of the whole cache,
 // max_pages·page_size for a block_table; the compressed form has no such Nk, and takes neither. q may be packed
-// (cu_seqlens_q). The results are those of the same keys in tensors, to the bit where the whole cache is as long.
-// backward() takes no cache.
+// (cu_seqlens_q). The results are those of the same keys in tensors, to the bit where the whole cache is as long and
+// the same machine runs (GPUs of compute capability 9.0 have no cache on theirs for many queries). backward() takes no
+// cache.
 //
 // Caches of 8 bits. Where q is float32, bfloat16 or float16, k and v may be a cache of float8_e4m3 or int8, both one,
 // with or without the options above; o is as q. An element stands for itself times Options::k_scale or v_scale of its

@@ -73,8 +73,8 @@ enum class Backend : std::uint8_t { automatic, openmp, reference, cuda };
 
 /// Which tile machine a backend uses. `automatic` picks `host` on the CPU and on a GPU, for each pass,
 /// `hopper` (tensor cores, products of four warps; compute capability 9.0, 16 bits) or `tensor` (tensor cores, products
-/// of a warp; float32 as three TF32 products) where they have a kernel, else `plain`. `plain` on the CPU (openmp only)
-/// runs the GPU's directives through the host fallback: slow, for tests.
+/// of a warp; float32 as three TF32 products) where they have a kernel, else `plain`; few queries are for `tensor`.
+/// `plain` on the CPU (openmp only) runs the GPU's directives through the host fallback: slow, for tests.
 enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 
 /// Overrides what plan() decides, for tuning and tests; 0 leaves the choice to it, or to what `flashomp tune` found.
@@ -170,10 +170,10 @@ struct Options {
     /// was sent to the stream and returns when its results are there; a stream that is being captured is refused, and
     /// so is one of a GPU whose DeviceInfo does not say shares_cuda_memory. On the cuda backend the call returns as
     /// soon as its kernels are queued, and its outputs are there when the stream is done with them. All tensors must be
-    /// in device memory then, but for cu_seqlens_q and cu_seqlens_k, which are read on the host. The stream may be
-    /// captured into a CUDA graph, which then allocates its own scratch memory; of calls on packed sequences, runs of a
-    /// prepared call (prepared.hpp). The library keeps memory of a device that it was used on: nobody may call
-    /// cudaDeviceReset() there.
+    /// in device memory then, but for cu_seqlens_q, cu_seqlens_k and the tables of a cache, which are read on the host.
+    /// The stream may be captured into a CUDA graph, which then allocates its own scratch memory; of calls on packed
+    /// sequences, runs of a prepared call (prepared.hpp); of calls with a cache, none. The library keeps memory of a
+    /// device that it was used on: nobody may call cudaDeviceReset() there.
     std::optional<void*> stream = {};
     Tiling tiling = {};
 

@@ -1,5 +1,5 @@
 // The end of a forward pass whose keys are split, on the tensor-core machines: the crew that is the last of a block's
-// merges what all have left, as merge.hpp does. A launch for that would take 40 us.
+// merges what all have left, as merge.hpp does. A launch for that would take OpenMP 40 us.
 #pragma once
 
 #include "algorithm/element.hpp"

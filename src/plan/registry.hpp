@@ -29,7 +29,7 @@ struct Kernel {
 
     /// Forward over few queries: whether crews may have parts of a block's keys.
     bool takes_parts_of_keys = true;
-    /// Crews draw their items, so that the last one to arrive at a block puts its parts together.
+    /// The last crew to arrive at a block puts its parts together (merges_in_pass()).
     bool merges_parts = false;
 
     /// Whether it is told the blocks of packed sequences (Launch::units), and does not count them for itself.

@@ -71,7 +71,7 @@ bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware
     constexpr std::int64_t floats_at_once = 4;
     // Of CUDA's kernels those of few queries alone have the code, and the memory, for it.
     const bool has_code = hardware.backend != Backend::cuda || has_few_rows(pass.launch.pass, problem);
-    // Crews have one item each only if all of them are there at one time (teams_of()).
+    // OpenMP's crews have one item each only if all of them are there at one time (teams_of()).
     return pass.kernel->merges_parts && has_code && hardware.gpu.multiprocessors > 0 &&
            problem.head_dim_v % floats_at_once == 0;
 }

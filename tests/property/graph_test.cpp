@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <dlfcn.h>
 #include <span>
+#include <vector>
 
 namespace flashomp::testing {
 namespace {
@@ -69,9 +70,13 @@ class CapturedCalls : public CudaTest {};
 TEST_F(CapturedCalls, GiveTheSameBitsWhenTheyRun)
 {
     const Space space{Space::Kind::cuda, 0};
-    for (const std::int64_t head_dim : {64, 192}) {
-        AttentionCase waited({1, 4, 2, 300, 330, head_dim, head_dim}, DType::bfloat16, 420);
-        AttentionCase captured({1, 4, 2, 300, 330, head_dim, head_dim}, DType::bfloat16, 420);
+    const std::vector<Shape> all{{1, 4, 2, 300, 330, 64, 64},
+                                 {1, 4, 2, 300, 330, 192, 192},
+                                 {1, 4, 2, 3, 4100, 128, 128}}; // parts of the keys, merged by the pass
+    for (const Shape& shape : all) {
+        SCOPED_TRACE(shape.seqlen_q);
+        AttentionCase waited(shape, DType::bfloat16, 420);
+        AttentionCase captured(shape, DType::bfloat16, 420);
         static_cast<void>(waited.run(on_target({})));
         captured.poison_outputs();
         OnDevice device(space);
@@ -85,7 +90,7 @@ TEST_F(CapturedCalls, GiveTheSameBitsWhenTheyRun)
             backward(calls.backward, options);
         });
         // Another problem takes the stream's scratch memory, and is given other results.
-        AttentionCase other({1, 4, 2, 300, 330, head_dim, head_dim}, DType::bfloat16, 421);
+        AttentionCase other(shape, DType::bfloat16, 421);
         other.poison_outputs();
         OnDevice elsewhere(space);
         const DeviceCalls between(elsewhere, other);
@@ -124,34 +129,37 @@ TEST_F(CapturedCalls, PackedSequencesAreRefused)
 TEST_F(CapturedCalls, OfPackedSequencesAreRunsOfAPreparedCall)
 {
     const Space space{Space::Kind::cuda, 0};
-    const Lengths lengths{{30, 0, 145}, {50, 8, 70}};
-    AttentionCase waited({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
-    AttentionCase captured({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
-    static_cast<void>(waited.run(on_target(waited.options)));
-    captured.poison_outputs();
-    OnDevice device(space);
-    const DeviceCalls calls(device, captured);
-    const cuda::CurrentDevice current(0);
-    Options options = on_target(captured.options);
-    options.stream = nullptr; // prepared on one stream, run on another
-    PreparedForward forward_call = prepare(calls.forward, options);
-    PreparedBackward backward_call = prepare(calls.backward, options);
-    const auto bytes = std::max(forward_call.workspace_bytes(), backward_call.workspace_bytes());
-    void* const memory = allocate(std::max<std::int64_t>(bytes, 1), space);
-    const std::span workspace(static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes));
-    {
-        Graph graph;
-        graph.capture([&] {
-            forward_call.run(calls.forward, workspace, graph.stream());
-            backward_call.run(calls.backward, workspace, graph.stream());
-        });
-        for (int repeat = 0; repeat < 3; ++repeat) {
-            graph.run();
+    const std::vector<Lengths> all{{{30, 0, 145}, {50, 8, 70}}, {{3, 0, 1}, {2000, 8, 700}}}; // few: parts of the keys
+    for (const Lengths& lengths : all) {
+        SCOPED_TRACE(lengths.q.front());
+        AttentionCase waited({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
+        AttentionCase captured({0, 4, 2, 0, 0, 64, 64}, lengths, DType::bfloat16, 423);
+        static_cast<void>(waited.run(on_target(waited.options)));
+        captured.poison_outputs();
+        OnDevice device(space);
+        const DeviceCalls calls(device, captured);
+        const cuda::CurrentDevice current(0);
+        Options options = on_target(captured.options);
+        options.stream = nullptr; // prepared on one stream, run on another
+        PreparedForward forward_call = prepare(calls.forward, options);
+        PreparedBackward backward_call = prepare(calls.backward, options);
+        const auto bytes = std::max(forward_call.workspace_bytes(), backward_call.workspace_bytes());
+        void* const memory = allocate(std::max<std::int64_t>(bytes, 1), space);
+        const std::span workspace(static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes));
+        {
+            Graph graph;
+            graph.capture([&] {
+                forward_call.run(calls.forward, workspace, graph.stream());
+                backward_call.run(calls.backward, workspace, graph.stream());
+            });
+            for (int repeat = 0; repeat < 3; ++repeat) {
+                graph.run();
+            }
         }
+        release(memory, space);
+        device.download();
+        expect_same_bits(waited.take_results(), captured.take_results());
     }
-    release(memory, space);
-    device.download();
-    expect_same_bits(waited.take_results(), captured.take_results());
 }
 
 } // namespace
