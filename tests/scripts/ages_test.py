@@ -146,17 +146,17 @@ class Paths(unittest.TestCase):
         self.assertEqual(self.missing(gpu, ages.OPENMP), [])
         self.assertEqual(self.missing(gpu | host, ages.measured("h200-grid.jsonl")[1]), [])
         cuda = self.included(*(str(file.relative_to(ROOT)) for file in (ROOT / "cuda").glob("*.cu")))
-        self.assertEqual(self.missing(cuda, ages.CUDA), [])
+        self.assertEqual(self.missing(cuda - set(ages.CUDA_PARTS), ages.CUDA), [])
+        self.assertEqual(self.missing(cuda, ages.measured("h200-cuda-decode.json")[1]), [])
 
     def test_sets_with_few_queries_measure_their_machine(self):
-        few = set(ages.FEW_QUERIES)
-        for path in ages.results.RESULTS.glob("host*.json"):
-            if "benchmarks" not in json.loads(path.read_text()):
-                continue
-            for shape in {row["shape"] for row in ages.results.read(path)[1] if "shape" in row and row["direction"] == "forward"}:
-                queries = int(re.search(r"_n(\d+)", shape)[1])
-                if queries < 16:  # the most lanes of a vector
-                    self.assertLessEqual(few, set(ages.measured(path.name)[1]), f"{path.name}: {shape}")
+        # The most queries: lanes of a vector; rows of a block of CUDA's kernel.
+        for sets, most_queries, few in (("host*.json", 15, set(ages.FEW_QUERIES)), ("h?00-cuda*.json", 32, set(ages.CUDA_PARTS))):
+            for path in ages.results.RESULTS.glob(sets):
+                rows = json.loads(path.read_text()).get("benchmarks", [])
+                for shape in {row["shape"] for row in rows if "shape" in row and row["direction"] == "forward"}:
+                    if int(re.search(r"_n(\d+)", shape)[1]) <= most_queries:
+                        self.assertLessEqual(few, set(ages.measured(path.name)[1]), f"{path.name}: {shape}")
 
     def test_every_path_is_there(self):
         for words, paths, _ in ages.MEASURES:

@@ -61,7 +61,7 @@ class GpuSession(unittest.TestCase):
         status, out, _ = self.session("openmp", "cuda")
         self.assertEqual(status, 0, out)
         beside = [call for call in self.calls() if "compare_pytorch.py" in call]
-        self.assertEqual(len(beside), 8)
+        self.assertEqual(len(beside), 9)
         for call in beside:
             self.assertIn("--kernel-time --repetitions 5", call)
             self.assertIn("--resume", call)
