@@ -129,6 +129,7 @@ private:
     }
 
     template <class V>
+    // NOLINTNEXTLINE(readability-non-const-parameter): the crew writes to it
     static FLASHOMP_INLINE void fill_slice(float* target, int rows, const V& value, int x0)
     {
         FLASHOMP_FOR_CREW (item, rows * slice) {
