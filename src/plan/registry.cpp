@@ -185,9 +185,9 @@ bool would_cut_keys(const Problem& problem, const Hardware& hardware)
 }
 
 /// Whether the crews of the one-pass backward would mostly wait: a key block adds to rows of dQ after the key block
-/// before it, and few query blocks leave it nothing to do until then. With 1, 64 and 128 queries for 16384 keys of 128
-/// key heads the two passes of the tensor kernel took 0.4, 0.6 and 0.7 of the time; with fewer keys or heads, which
-/// are all at work at one time, 1.3 and more (docs/cuda.md).
+/// before it, and few query blocks leave it nothing to do until then. On an H200 the two passes of the tensor kernel
+/// then took 0.4 to 0.7 of the time, and 1.6 and more with fewer keys or heads, which are all at work at one time
+/// (docs/log/masks.md, "CUDA's parts").
 bool waits_for_turns(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     constexpr std::int64_t most_queries = 128, fewest_keys = 4096, fewest_rows = std::int64_t{1} << 17;
