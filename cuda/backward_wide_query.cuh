@@ -191,8 +191,8 @@ private:
     /// dq; and LSE and D, corrected as in offload/algorithm/row_repair.hpp.
     __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, std::int64_t rows, float (&dq)[sums])
     {
-        const bool has_sink = p_.sink != nullptr;
-        const float sink = has_sink ? p_.sink[item.head] * log2_e : 0.0F;
+        const bool has_sink = p_.sink.data != nullptr;
+        const float sink = has_sink ? p_.sink.data[item.head] * log2_e : 0.0F;
         float by[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

@@ -289,17 +289,18 @@ private:
     /// o and LSE.
     __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, float (&o)[sums])
     {
-        const bool has_sink = p_.sink != nullptr;
-        const float sink = has_sink ? p_.sink[item.head] : 0.0F;
+        const bool has_sink = p_.sink.data != nullptr;
         float* const lse = offload::row_stats(p_.lse, item.batch, item.head, item.q_start);
         float by[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             constexpr float lowered = 1.0F / static_cast<float>(1 << static_cast<int>(raised));
+            const int i = row + 8 * half;
+            const int own = item.head * p_.sink.head + min(i, item.band.q_len - 1) * p_.sink.row;
+            const float sink = has_sink ? p_.sink.data[own] : 0.0F;
             const auto end = offload::finished_row<ApproximateExp2>(row_sum(sum_[half]) * lowered, base_[half],
                                                                     limit_[half], scale_, has_sink, sink);
             by[half] = end.factor() * lowered * scales_.sums(item.batch, item.head_kv);
-            const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
                 lse[i] = end.lse();
             }

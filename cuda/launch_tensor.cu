@@ -3,6 +3,7 @@
 // FLASHOMP_CUDA_MASKED for calls with a mask: mirrors offload/launch/launch_tensor.cpp.
 #include "block_shapes.hpp"
 #include "grid.cuh"
+#include "launch/keys.hpp"
 #include "launch/tile_config.hpp"
 #include "nvidia/latent_machine.hpp"
 #include "nvidia/masked_tensor_machine.hpp"
@@ -21,8 +22,10 @@ using offload::KeySums;
 
 constexpr Operands operands = Operands::FLASHOMP_CUDA_OPERANDS;
 
-/// Kinds of kernels, in whose names tools/cuda_report finds them.
+/// Kinds of kernels, in whose names tools/cuda_report finds them. merges_parts: whether the last block of those that
+/// have a part of some rows' keys each puts the parts together (plan()'s merges_in_pass()).
 struct Usual {
+    static constexpr bool merges_parts = false;
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return kernel_shape(operands, pass, depth, modified);
@@ -31,17 +34,13 @@ struct Usual {
 struct Masked : Usual {};
 #ifndef FLASHOMP_CUDA_MASKED
 struct FewRows {
+    static constexpr bool merges_parts = true;
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return offload::few_rows_shape(operands, pass, depth, modified);
     }
 };
 #endif
-
-/// Whether the last block of those that have a part of some rows' keys each puts the parts together (plan()'s
-/// merges_in_pass()).
-template <class Kind>
-constexpr bool merges_parts = !std::is_same_v<Kind, Usual> && !std::is_same_v<Kind, Masked>;
 
 template <class Config>
 using OfAllKeys =
@@ -53,6 +52,15 @@ using MachineOf =
     std::conditional_t<std::is_same_v<Kind, Masked>, offload::MaskedTensorMachine<Config>, OfAllKeys<Config>>;
 template <class Kind, int depth, class Math, Pass pass, bool modified>
 using Machine = MachineOf<Kind, offload::TileConfig<Kind, depth, Math, pass, modified>>;
+
+/// Shared memory of a block.
+template <class Kind>
+constexpr int shared_bytes(Pass pass, int depth, bool modified)
+{
+    const TensorShape shape = Kind::of(pass, depth, modified);
+    return offload::tensor_bytes(shape, operands, pass, depth) +
+           (std::is_same_v<Kind, Masked> ? offload::kept_bytes(shape.resident_rows(), shape.stream_rows) : 0);
+}
 
 template <class Kind, int depth, Pass pass, bool modified, class Math, KeySums sums, class Keys>
 __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
@@ -72,25 +80,19 @@ __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
                 offload::run_item<pass, modified, Keys>(tile, params, work, index);
             }
         }
-        if constexpr (merges_parts<Kind>) {
+        if constexpr (Kind::merges_parts) {
             constexpr TensorShape shape = Kind::of(pass, depth, modified);
+            constexpr int counted = 16; // bytes before what merge_splits() keeps
+            static_assert(counted + offload::merge_bytes(shape.resident_rows()) <=
+                          shared_bytes<Kind>(pass, depth, modified));
             const std::uint32_t place = ptx::shared_address(block_memory());
-            ptx::refetch(); // what this block has written is written before it counts itself
+            const int block = static_cast<int>(index) / params.splits; // plan() has fewer than 2^31 items
             if (launch.arrivals != nullptr &&
-                offload::is_last<shape.warps>(launch.arrivals + index / params.splits, params.splits, place)) {
-                offload::merge_splits<shape.warps, shape.resident_rows()>(params, work.item(index), place + 16);
+                offload::is_last<shape.warps>(launch.arrivals + block, params.splits, place)) {
+                offload::merge_splits<shape.warps, shape.resident_rows()>(params, work.item(index), place + counted);
             }
         }
     }
-}
-
-/// Shared memory of a block.
-template <class Kind>
-constexpr int shared_bytes(Pass pass, int depth, bool modified)
-{
-    const TensorShape shape = Kind::of(pass, depth, modified);
-    return offload::tensor_bytes(shape, operands, pass, depth) +
-           (std::is_same_v<Kind, Masked> ? offload::kept_bytes(shape.resident_rows(), shape.stream_rows) : 0);
 }
 
 template <class Kind, int depth, Pass pass, bool modified, class Math, class Keys = offload::StridedKeys,
@@ -110,31 +112,20 @@ cudaError_t run(const Params& params, const Launch& launch, cudaStream_t stream)
     }
 }
 
-/// Calls f<Keys>() for the keys of a call, in tensors or in a cache.
-template <Pass pass, class F>
-cudaError_t with_keys(const Params& params, F f)
-{
-    if constexpr (pass == Pass::forward) {
-        if (params.cache.is_there()) {
-            return f.template operator()<offload::PagedKeys>();
-        }
-    }
-    return f.template operator()<offload::StridedKeys>();
-}
-
 #ifdef FLASHOMP_CUDA_MASKED
 template <int depth, Pass pass, class Math>
 cudaError_t run_kind(const Params& params, const Launch& launch, cudaStream_t stream)
 {
-    return with_keys<pass>(
-        params, [&]<class Keys>() { return run<Masked, depth, pass, false, Math, Keys>(params, launch, stream); });
+    return offload::with_keys<pass>(params.cache, [&]<class Keys>() {
+        return run<Masked, depth, pass, false, Math, Keys>(params, launch, stream);
+    });
 }
 #else
 /// The kernel that plan() meant.
 template <int depth, Pass pass, bool modified, class Math>
 cudaError_t run_usual(const Params& params, const Launch& launch, cudaStream_t stream)
 {
-    return with_keys<pass>(params, [&]<class Keys>() {
+    return offload::with_keys<pass>(params.cache, [&]<class Keys>() {
         if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
             if (launch.resident_rows == few.resident_rows()) {
                 return run<FewRows, depth, pass, modified, Math, Keys>(params, launch, stream);

@@ -140,7 +140,7 @@ FLASHOMP_INLINE void backward_sink_block(Machine& tile, const Params& p, std::in
     const int head = static_cast<int>(index);
     const int lanes = tile.resident_rows();
     auto sum = tile.row_stats();
-    const float sink = p.sink[head];
+    const float sink = p.sink.data[head];
     tile.for_rows([=](int r) FLASHOMP_LAMBDA { sum[r] = 0.0F; });
     for (int batch = 0; batch < p.batch; ++batch) {
         const Sequence seq = sequence(p, batch);

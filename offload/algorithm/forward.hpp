@@ -165,8 +165,9 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         target = {p.partial_o, row * p.head_dim_v, p.head_dim_v, rows, p.head_dim_v, Element::float32};
         lse = p.partial_lse.data + row;
     }
-    const bool has_sink = p.sink != nullptr && work.split == 0;
-    softmax.finish(tile, rows, has_sink, has_sink ? p.sink[work.head] : 0.0F, lse);
+    const bool has_sinks = p.sink.data != nullptr && work.split == 0;
+    const float* const sinks = has_sinks ? p.sink.data + work.head * p.sink.head + i0 * p.sink.row : nullptr;
+    softmax.finish(tile, rows, sinks, p.sink.row, lse);
     tile.sync();
     tile.store(o, target, [=](Row r) FLASHOMP_LAMBDA { return softmax.correction[r]; });
     tile.sync();

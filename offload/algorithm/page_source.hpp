@@ -113,15 +113,15 @@ private:
 /// Keys and values in the pages of Params::cache. A cache without pages is one of a page for each sequence.
 struct PagedKeys {
     static FLASHOMP_INLINE Sequence of(const Params& p, int batch) { return sequence_in_cache(p, batch); }
-    static FLASHOMP_INLINE PagedRows keys(const Params& p, const Sequence&, int batch, int head_kv, int first,
+    static FLASHOMP_INLINE PagedRows keys(const Params& p, const Sequence& seq, int batch, int head_kv, int first,
                                           int count)
     {
-        return rows_in_pages(p, p.k, batch, head_kv, first, count, p.head_dim);
+        return rows_in_pages(p, p.k, batch, head_kv, static_cast<int>(seq.k_start) + first, count, p.head_dim);
     }
-    static FLASHOMP_INLINE PagedRows values(const Params& p, const Sequence&, int batch, int head_kv, int first,
+    static FLASHOMP_INLINE PagedRows values(const Params& p, const Sequence& seq, int batch, int head_kv, int first,
                                             int count)
     {
-        return rows_in_pages(p, p.v, batch, head_kv, first, count, p.head_dim_v);
+        return rows_in_pages(p, p.v, batch, head_kv, static_cast<int>(seq.k_start) + first, count, p.head_dim_v);
     }
 
 private:

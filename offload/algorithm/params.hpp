@@ -67,11 +67,19 @@ struct BiasTensor {
     Element element = Element::float32;
 };
 
+/// Logits that are in a row's denominator alone: element (head, row). Strides of their own: kernels have no registers
+/// for what they would share with others.
+struct SinkTensor {
+    const float* data = nullptr; ///< null: none
+    int head = 1, row = 0;       ///< 0: one for all rows of a head
+};
+
 /// A key/value cache: how many keys each sequence has, and where they are (page_source.hpp). k and v of a cache of
 /// pages are [page, row, head, depth]; the nth page of a sequence is pages[starts[batch] + n], or without starts,
 /// pages[batch * stride + n].
 struct CacheTables {
     const std::int32_t* lengths = nullptr; ///< null: seqlen_k
+    int newest = 0;                        ///< only so many keys of each sequence count, the last ones; 0: all
     const std::int32_t* pages = nullptr;   ///< null: a sequence's keys are where its batch is
     const std::int32_t* starts = nullptr;
     std::int64_t stride = 0;
@@ -146,7 +154,7 @@ struct Params {
     const std::uint8_t* key_padding_mask = nullptr;
     std::int64_t key_padding_batch_stride = 0;
     PairMask mask;
-    const float* sink = nullptr;
+    SinkTensor sink;
     const std::int32_t* cu_seqlens_q = nullptr;
     const std::int32_t* cu_seqlens_k = nullptr;
     CacheTables cache;
@@ -212,6 +220,10 @@ FLASHOMP_INLINE Sequence sequence_in_cache(const Params& p, int batch)
     Sequence s = sequence(p, batch);
     if (p.cache.lengths != nullptr) {
         s.k_len = p.cache.lengths[batch];
+    }
+    if (p.cache.newest > 0 && s.k_len > p.cache.newest) {
+        s.k_start += s.k_len - p.cache.newest;
+        s.k_len = p.cache.newest;
     }
     return s;
 }

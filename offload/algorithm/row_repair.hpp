@@ -60,9 +60,9 @@ struct RowRepair {
                                 const typename Machine::Stats& lse, const typename Machine::Stats& delta)
     {
         const float scale = p.scale;
-        const bool has_sink = p.sink != nullptr;
+        const bool has_sink = p.sink.data != nullptr;
         const bool is_part = p.keys_are_part;
-        const float sink = has_sink ? p.sink[work.head] : 0.0F;
+        const float sink = has_sink ? p.sink.data[work.head] : 0.0F;
         float* const saved_delta = row_stats(p.delta, work.batch, work.head, first);
         float* const saved_residual = row_stats(p.residual, work.batch, work.head, first);
         tile.complete(sum);

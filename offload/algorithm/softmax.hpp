@@ -58,12 +58,15 @@ struct OnlineSoftmax {
     }
 
     /// Writes LSE; correction becomes the factor that turns the accumulator into the output. Rows that are not there
-    /// are computed along: without a condition around each, a thread computes its rows at a time.
+    /// are computed along: without a condition around each, a thread computes its rows at a time. sinks: of the rows,
+    /// at a stride; null: none.
     // NOLINTNEXTLINE(readability-non-const-parameter): the lambda writes through lse
-    FLASHOMP_INLINE void finish(Machine& tile, int rows, bool has_sink, float sink, float* lse)
+    FLASHOMP_INLINE void finish(Machine& tile, int rows, const float* sinks, int sink_stride, float* lse)
     {
         tile.complete(sum);
         tile.for_rows([=, *this](Row r) FLASHOMP_LAMBDA {
+            const bool has_sink = sinks != nullptr;
+            const float sink = has_sink ? sinks[(r < rows ? static_cast<int>(r) : 0) * sink_stride] : 0.0F;
             const RowEnd end = finished_row<Machine>(sum[r], base[r], limit[r], unit, has_sink, sink);
             correction[r] = end.factor();
             sum[r] = end.lse();

@@ -145,7 +145,11 @@ private:
         {
             return static_cast<double>(score.logit(static_cast<float>(dot_product), i, j));
         }
-        [[nodiscard]] double sink() const { return p.sink != nullptr ? static_cast<double>(p.sink[index]) : no_logit; }
+        [[nodiscard]] double sink(int i) const
+        {
+            const SinkTensor& sink = p.sink;
+            return sink.data != nullptr ? static_cast<double>(sink.data[index * sink.head + i * sink.row]) : no_logit;
+        }
         [[nodiscard]] double lse(int i) const
         {
             const auto value = static_cast<double>(stat(p.lse, i));
@@ -224,7 +228,7 @@ private:
     {
         const Params& p = head.p;
         const Row q = read(head.query(i));
-        double top = head.sink();
+        double top = head.sink(i);
         bool is_nan = std::isnan(top);
         head.for_visible_keys(i, [&](int j) {
             const double logit = head.logit(dot(q, head.key(j)), i, j);
@@ -234,7 +238,7 @@ private:
         });
         top = top == no_logit ? 0.0 : top; // (−∞) − (−∞) would be NaN
         Row o(static_cast<std::size_t>(p.head_dim_v), is_nan ? not_a_number : 0.0);
-        double sum = is_nan ? not_a_number : std::exp(head.sink() - top);
+        double sum = is_nan ? not_a_number : std::exp(head.sink(i) - top);
         if (!is_nan) {
             head.for_visible_keys(i, [&](int j) {
                 const double weight = std::exp(head.logit(dot(q, head.key(j)), i, j) - top);
@@ -280,7 +284,7 @@ private:
         if (p.keys_are_part) { // LSE and D are those of rows that nobody sees here
             delta = dot(dout, head.result(p.o, i, p.head_dim_v));
         } else {
-            double sum = std::exp(head.sink() - lse); // of P, the sink's included
+            double sum = std::exp(head.sink(i) - lse); // of P, the sink's included
             head.for_visible_keys(i, [&](int j) {
                 const Pair pair = pair_of(head, q, dout, i, j, lse);
                 sum += pair.p;
@@ -414,7 +418,7 @@ private:
                 const double residual = std::exp2(static_cast<double>(head.stat(p.residual, i)));
                 const auto delta = static_cast<double>(head.stat(p.delta, i));
                 const bool counts = std::isfinite(delta) || head.score.sees_any(i); // without keys D is 0
-                sum -= counts ? std::exp(head.sink() - head.lse(i)) / residual * delta : 0.0;
+                sum -= counts ? std::exp(head.sink(i) - head.lse(i)) / residual * delta : 0.0;
             }
         }
         return sum;

@@ -176,6 +176,7 @@ private:
         for (Tensor* tensor : {&p.q, &p.k, &p.v, &p.o}) {
             tensor->head *= heads;
         }
+        p.sink.head *= heads;
         p.lse.head *= heads;
         p.partial_lse.head *= heads;
         p.cache.scale_head *= heads;

@@ -4,6 +4,7 @@
 #include "algorithm/kept_bits.hpp"
 #include "algorithm/team_memory.hpp"
 #include "launch/direct.hpp"
+#include "launch/keys.hpp"
 #include "launch/pass.hpp"
 #include "launch/region.hpp"
 #include "launch/tile_config.hpp"
@@ -244,18 +245,6 @@ static Ran run_pass(const Launch& launch, Call* there)
     return {!fell_back};
 }
 
-/// Calls f<Keys>() for the keys of a call, in tensors or in a cache.
-template <Pass pass, class F>
-static Ran with_keys(const Call& call, F f)
-{
-    if constexpr (FLASHOMP_HOPPER == 0 && pass == Pass::forward) {
-        if (call.params.cache.is_there()) {
-            return f.template operator()<PagedKeys>();
-        }
-    }
-    return f.template operator()<StridedKeys>();
-}
-
 /// The kernel that plan() meant.
 template <Pass pass, bool modified, class Math>
 static Ran run_kind(const Call& call, Call* there)
@@ -265,13 +254,13 @@ static Ran run_kind(const Call& call, Call* there)
     if constexpr (modified) {
         return {}; // plan() has these on the plain machine
     } else {
-        return with_keys<pass>(call, [&]<class Keys>() {
+        return with_keys<pass>(call.params.cache, [&]<class Keys>() {
             return run_pass<depth, pass, modified, Math, OneTeam, Keys, Masked>(call.launch, there);
         });
     }
 #else
     using Teams = std::conditional_t<Usual::of(pass, depth, modified).teams == 2, PairOfTeams, OneTeam>;
-    return with_keys<pass>(call, [&]<class Keys>() {
+    return with_keys<pass, FLASHOMP_HOPPER == 0>(call.params.cache, [&]<class Keys>() {
         if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
             if (call.launch.resident_rows == few.resident_rows()) {
                 return run_pass<depth, pass, modified, Math, Teams, Keys, FewRows>(call.launch, there);

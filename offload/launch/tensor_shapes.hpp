@@ -129,7 +129,8 @@ constexpr TensorShape few_rows_shape(Operands operands, Pass pass, int depth, bo
     ShapesOfDepths shapes;
     if (operands == Operands::bits16 && pass == Pass::forward && !modified) {
         shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 2},
-                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 2}};
+                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 2},
+                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 2}};
     }
     return shapes[depth];
 }
@@ -142,7 +143,7 @@ constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool
         return {};
     }
     // Two teams have the registers of a multiprocessor, so each has half of its shared memory. Of the 114 KB static
-    // arrays, the alignment and the system's own take 2 to 3; with 112 there was one team.
+    // arrays, the alignment, the system's own and the call's parameters take 3 to 4.
     TensorShape usual{.fragments = 1, .stream_rows = 64, .warps = 4, .team_bytes = 110 * 1024};
     // A crew of two teams, where one has no room for its accumulators. In a pair half the warps have all the element
     // work: that of modified scores is better spread over the tensor machine's.

@@ -28,6 +28,7 @@ FLASHOMP_INLINE void count_arrival(unsigned* arrivals, std::uint32_t place)
 template <int warps>
 FLASHOMP_INLINE bool is_last(unsigned* arrivals, int crews, std::uint32_t place)
 {
+    ptx::refetch();             // the compiler puts no write off until after this
     ptx::barrier<32 * warps>(); // the results of all warps are written
     if (ptx::warp() == 0) {
         ptx::fence_device();

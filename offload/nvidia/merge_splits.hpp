@@ -14,6 +14,12 @@
 
 namespace flashomp::offload {
 
+/// Shared memory of weigh_parts() for so many rows.
+constexpr int merge_bytes(int rows)
+{
+    return 4 * rows * (most_merged_parts + 1);
+}
+
 /// What each part of a row is worth: e^(its LSE - the largest), or -1 without keys; then 1 over the sum of them. A warp
 /// has several rows at a time, so that their loads do not wait for each other.
 template <int warps>
@@ -73,7 +79,7 @@ FLASHOMP_INLINE void weigh_parts(const Params& p, const float* parts_lse, float*
 template <int warps, int block_rows>
 FLASHOMP_INLINE void merge_splits(const Params& p, const WorkItem& work, std::uint32_t memory)
 {
-    static_assert(4 * block_rows * (most_merged_parts + 1) <= team_memory_bytes - 16);
+    static_assert(merge_bytes(block_rows) <= team_memory_bytes - 16);
     constexpr int at_once = 16; // loads that do not wait for each other: the call waits for this
     const Sequence seq = sequence(p, work.batch);
     const int left = seq.q_len - work.block * block_rows;

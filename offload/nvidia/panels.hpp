@@ -165,38 +165,64 @@ FLASHOMP_INLINE void copy_in(std::uint32_t block, const Rows& rows, unsigned thr
     }
 }
 
-/// The same of rows in pages: each thread looks up the pages of its own rows.
+/// Rows in pages that the lanes of a warp look up at one time, a lane each: as many as there are lanes, but whole
+/// rounds of all threads over the chunks.
+template <class Block, int threads>
+constexpr int rows_looked_up()
+{
+    int rows = Block::rows < 32 ? int{Block::rows} : 32;
+    while (Block::rows % rows != 0 || rows * Block::chunks % threads != 0) {
+        --rows;
+    }
+    return rows;
+}
+
+/// The same of rows in pages. A page's number is read from memory, after a division: a thread that did so for each of
+/// its chunks would wait as often.
 template <class Block, int threads>
 FLASHOMP_INLINE void copy_in(std::uint32_t block, const PagedRows& rows, unsigned thread)
 {
     constexpr int size = Block::element_bytes;
     constexpr int in_chunk = 16 / size;
     constexpr unsigned chunks = Block::chunks; // in a row
-    constexpr int each = Block::rows * Block::chunks / threads;
-    constexpr bool in_columns = threads % Block::chunks == 0;       // each thread has one column of chunks
-    constexpr int apart = in_columns ? threads / Block::chunks : 0; // rows between those of one thread
-    static_assert(each * threads == Block::rows * Block::chunks);
+    constexpr int at_once = rows_looked_up<Block, threads>();
+    constexpr int each = at_once * Block::chunks / threads;
     using Stored = typename Block::Stored;
     const Stored* const source = static_cast<const Stored*>(rows.page0.data);
     const unsigned here = ptx::here(thread);
-    const unsigned first_chunk = here % chunks;
-    const unsigned first = here / chunks;
     const int last = rows.count - 1;
     const bool whole = in_chunks<size>(rows);
-    FLASHOMP_UNROLL(1) // a page is looked up and a division made for each row: unrolled, they would take registers
-    for (int i = 0; i < each; ++i) {
-        const unsigned number = here + static_cast<unsigned>(i) * threads;
-        const unsigned r = in_columns ? first + static_cast<unsigned>(i) * apart : number / chunks;
-        const unsigned chunk = in_columns ? first_chunk : number - r * chunks;
-        const bool is_row = static_cast<int>(r) <= last;
-        const bool is_column = in_chunk * static_cast<int>(chunk) < rows.page0.depth;
+    FLASHOMP_UNROLL(1)
+    for (int first = 0; first < Block::rows; first += at_once) {
         // Nobody looks up a page for rows that are not there: their address is the last row's, of which nothing is
         // read.
-        const Stored* const row = source + rows.offset_of(is_row ? static_cast<int>(r) : last);
+        const int own = first + static_cast<int>(here % 32);
+        const std::int64_t offset = rows.offset_of(own < last ? own : last);
+        const auto copy = [&](int i) FLASHOMP_LAMBDA {
+            const unsigned number = here + static_cast<unsigned>(i) * threads;
+            const unsigned r = number / chunks;
+            const unsigned chunk = number - r * chunks;
+            const Stored* const row = source + ptx::shuffle(offset, r);
+            const bool is_row = first + static_cast<int>(r) <= last;
+            const bool is_column = in_chunk * static_cast<int>(chunk) < rows.page0.depth;
+            const unsigned place = static_cast<unsigned>(first) + r;
+            if (whole) {
+                ptx::copy_async_16(block + Block::offset(place, chunk), row + in_chunk * chunk, 0,
+                                   is_row & is_column ? 1 : 0);
+            } else {
+                copy_elements<Block>(block, place, chunk, row, is_row, rows.page0.depth);
+            }
+        };
         if (whole) {
-            ptx::copy_async_16(block + Block::offset(r, chunk), row + in_chunk * chunk, 0, is_row & is_column ? 1 : 0);
+            FLASHOMP_UNROLL(8)
+            for (int i = 0; i < each; ++i) {
+                copy(i);
+            }
         } else {
-            copy_elements<Block>(block, r, chunk, row, is_row, rows.page0.depth);
+            FLASHOMP_UNROLL(1)
+            for (int i = 0; i < each; ++i) {
+                copy(i);
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 // Rules of g++'s nvptx back end (docs/offload.md): operands are untyped, "r" (FLASHOMP_ASM_FLOAT is that, too), because
 // the host's front end checks constraints first, and typed registers are declared inside; no operand is both read and
 // written. Instructions that need the whole warp together, or that touch memory, are volatile, so that they stay in
-// their order. None clobbers "memory": shared memory is reached through these functions alone, and g++ would reload
-// every captured variable and parameter after each.
+// their order. None but refetch() clobbers "memory": shared memory is reached through these functions, but for what
+// launch/shared_call.hpp keeps there, and g++ would reload every captured variable and parameter after each.
 #pragma once
 
 #include "algorithm/params.hpp"
@@ -253,6 +253,22 @@ FLASHOMP_INLINE float shuffle_xor(float x)
                      : FLASHOMP_ASM_FLOAT(x), "n"(mask));
     }
     return y;
+}
+
+/// shfl.sync.idx: the value of lane `from` of the warp.
+FLASHOMP_INLINE std::uint32_t shuffle(std::uint32_t x, unsigned from)
+{
+    std::uint32_t y = x;
+    if (is_nvptx()) {
+        asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(y) : "r"(x), "r"(from));
+    }
+    return y;
+}
+FLASHOMP_INLINE std::int64_t shuffle(std::int64_t x, unsigned from)
+{
+    const auto bits = static_cast<std::uint64_t>(x);
+    const std::uint64_t high = shuffle(static_cast<std::uint32_t>(bits >> 32), from);
+    return static_cast<std::int64_t>(high << 32 | shuffle(static_cast<std::uint32_t>(bits), from));
 }
 
 /// vote.sync.any: whether the condition holds in any lane of the warp.

@@ -43,7 +43,7 @@ struct TensorOption {
     bool is_also_of_cache = false;  ///< and for a cache of 8 bits, whose pages, or sequences, are its batch then
     bool is_of_cache = false;       ///< says where the keys of a cache are, and so for the forward pass
     bool modifies_scores = false;   ///< more than a mask and a positive scale: see modifies_scores()
-    bool tells_heads_apart = false; ///< the query heads that share a key head differ by more than their queries
+    bool tells_heads_apart = false; ///< scores of the query heads that share a key head differ by more than queries
     OptionGradient gradient = {};
 };
 
@@ -109,7 +109,6 @@ inline constexpr auto tensor_options = [] {
          .dtype = DType::float32,
          .rank = 1,
          .axes = {heads_q},
-         .tells_heads_apart = true,
          .gradient = {"dsink", &BackwardArgs::dsink, &Problem::dsink}},
         {.name = "q_scale",
          .member = &Options::q_scale,
@@ -278,7 +277,7 @@ inline constexpr std::array<const char*, 5> program_options{"block_mask", "posit
 /// Whether the rows of either stand in two stretches with a gap between them.
 [[nodiscard]] bool has_seam(const Options& options);
 
-/// Whether query heads that share a key head differ by more than their queries.
+/// Whether scores of the query heads that share a key head differ by more than their queries.
 [[nodiscard]] bool tells_heads_apart(const Options& options);
 
 } // namespace flashomp

@@ -4,13 +4,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 namespace flashomp {
+
+void skip_rows(ConstTensorView& view, std::int64_t rows)
+{
+    if (rows > 0 && view.data != nullptr) {
+        view.data = static_cast<const std::byte*>(view.data) +
+                    rows * view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype));
+    }
+}
 
 void Problem::take_addresses(const Problem& other)
 {
     for (const auto view : {&Problem::q, &Problem::k, &Problem::v, &Problem::dout}) {
         (this->*view).data = (other.*view).data;
+    }
+    for (const auto view : {&Problem::k, &Problem::v}) {
+        skip_rows(this->*view, skipped_keys);
     }
     for (const auto view : {&Problem::o, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
         (this->*view).data = (other.*view).data;

@@ -19,7 +19,7 @@ struct Problem {
     DType dtype = DType::float32;
 
     /// As the caller gave them, but for what layers below change on the way: machine and tiling from a tuning table, no
-    /// causal mask where one query sees every key.
+    /// causal mask where one query sees every key, and no window where one query's keys are those that are here.
     Options options;
 
     // Inputs. Absent ones have rank 0. Axes as documented in attention.hpp; strides are the caller's.
@@ -39,6 +39,11 @@ struct Problem {
     bool has_large_lse = false; ///< backward in float32: some |LSE| is so large that its rounding shows
     bool is_tuned = false;      ///< options have their machine and tiling from a tuning table instead
 
+    // One query a head (plan/groups.hpp).
+    bool rows_are_heads = false;   ///< rows are the query heads that share a key head, seqlen_q their number
+    std::int64_t newest_keys = 0;  ///< of each sequence in a cache only so many keys count, the last ones; 0: all
+    std::int64_t skipped_keys = 0; ///< in the caller's k and v, before those that are here
+
     /// The larger head dim, rounded up to one that GPU kernels are compiled for: 64, 128, 256 or most_head_dim.
     [[nodiscard]] int kernel_depth() const;
 
@@ -56,6 +61,12 @@ struct Problem {
     /// Whether rows have keys that are not here: backward then takes LSE and D as they are given.
     [[nodiscard]] bool keys_are_part() const { return options.positions_k && seqlen_k < options.positions_k.whole; }
 
+    /// Keys of a sequence that its rows may see: of a cache, at most.
+    [[nodiscard]] std::int64_t seen_keys() const
+    {
+        return newest_keys > 0 && newest_keys < seqlen_k ? newest_keys : seqlen_k;
+    }
+
     /// What multiplies q·k: options.scale, or its default.
     [[nodiscard]] double scale() const;
 
@@ -63,6 +74,9 @@ struct Problem {
     /// object of its score_mod: what may differ between two runs of a prepared call.
     void take_addresses(const Problem& other);
 };
+
+/// Moves the first element of a tensor [batch, row, head, depth] so many rows further.
+void skip_rows(ConstTensorView& view, std::int64_t rows);
 
 /// A tensor that is only read, as the view of a result: what is an output of forward is an input of backward.
 [[nodiscard]] TensorView as_result(const ConstTensorView& view);

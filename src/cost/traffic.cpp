@@ -26,7 +26,7 @@ Rows rows_of(const Problem& problem, const offload::Launch& launch)
         const auto i = static_cast<std::size_t>(b);
         const int q_len = packed ? problem.starts_q[i + 1] - problem.starts_q[i] : static_cast<int>(problem.seqlen_q);
         const int k_len = packed && !problem.starts_k.empty() ? problem.starts_k[i + 1] - problem.starts_k[i]
-                                                              : static_cast<int>(problem.seqlen_k);
+                                                              : static_cast<int>(problem.seen_keys());
         const offload::Band band = band_of(problem, q_len, k_len);
         const int length = keys_stay ? k_len : q_len;
         for (int first = 0; first < length; first += launch.resident_rows) {

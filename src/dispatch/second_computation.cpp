@@ -46,6 +46,7 @@ Plan SecondComputation::planned() const
     Plan plan = flashomp::plan(problem, place_.hardware);
     plan.splits = plan.head_splits = 1;
     plan.merges = false;
+    plan.merged_blocks = 0;
     return plan;
 }
 

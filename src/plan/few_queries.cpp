@@ -46,13 +46,14 @@ int most_heads_in_block(const Problem& problem, const Hardware& hardware)
     const auto is_one_stride = [rows](const auto& view) {
         return rows == 1 || view.strides[2] == rows * view.strides[1];
     };
+    const bool has_rows_sinks = options.sink && !problem.rows_are_heads;        // several rows with one
     const bool tells_queries_apart = options.mask && options.mask.shape[2] > 1; // rows of all heads are those of one
     const bool is_on_host = !hardware.is_device && hardware.backend == Backend::openmp &&
                             (options.machine == Machine::automatic || options.machine == Machine::host);
     if (!is_on_host || options.tiling.resident_rows > 0 || problem.is_backward || !problem.starts_q.empty() ||
-        problem.heads_q != problem.heads_kv || !sees_all || tells_heads_apart(options) || tells_queries_apart ||
-        rows > host_isa_of(problem, hardware).lanes / 2 || !is_one_stride(problem.q) || !is_one_stride(problem.o) ||
-        problem.lse.strides[1] != rows) {
+        problem.heads_q != problem.heads_kv || !sees_all || tells_heads_apart(options) || has_rows_sinks ||
+        tells_queries_apart || rows > host_isa_of(problem, hardware).lanes / 2 || !is_one_stride(problem.q) ||
+        !is_one_stride(problem.o) || problem.lse.strides[1] != rows) {
         return 1;
     }
     const std::int64_t most = block_bytes(hardware) / (fewest_keys * key_bytes(problem));

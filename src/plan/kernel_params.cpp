@@ -104,6 +104,7 @@ offload::CacheTables cache_tables(const Problem& problem, Tensors& tensors, cons
     const Options& options = problem.options;
     offload::CacheTables cache;
     cache.lengths = boundaries.lengths;
+    cache.newest = static_cast<int>(problem.newest_keys);
     if (problem.is_quantised()) {
         cache.element =
             problem.k.dtype == DType::int8 ? offload::CacheElement::int8 : offload::CacheElement::float8_e4m3;
@@ -222,7 +223,11 @@ offload::Params kernel_params(const Problem& problem, const Plan& plan, Tensors&
     }
     set_mask(p.mask, problem, tensors, boundaries);
     if (options.sink) {
-        p.sink = static_cast<const float*>(tensors.input(options.sink).data);
+        p.sink.data = static_cast<const float*>(tensors.input(options.sink).data);
+        if (problem.rows_are_heads) {
+            p.sink.head = p.seqlen_q;
+            p.sink.row = 1;
+        }
     }
     p.cu_seqlens_q = boundaries.q;
     p.cu_seqlens_k = boundaries.k;

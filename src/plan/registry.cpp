@@ -192,7 +192,7 @@ bool waits_for_turns(Pass pass, const Problem& problem, const Hardware& hardware
 {
     constexpr std::int64_t most_queries = 128, fewest_keys = 4096, fewest_rows = std::int64_t{1} << 17;
     return problem.is_backward && problem.seqlen_q <= most_queries && problem.seqlen_k >= fewest_keys &&
-           problem.batch * problem.heads_kv * problem.seqlen_k >= fewest_rows &&
+           key_rows(problem) >= fewest_rows &&
            cuda::hopper_blocks(pass, described_params(problem, hardware)).is_one_pass;
 }
 
@@ -219,11 +219,12 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return "there is a kernel for the dtype, head dims, options, strides and alignment";
     }
-    if (pass == Pass::forward && would_cut_keys(problem, hardware)) {
+    // Nobody else is refused what only takes longer.
+    const bool is_open = problem.options.machine == Machine::automatic;
+    if (is_open && pass == Pass::forward && would_cut_keys(problem, hardware)) {
         return "there are more queries, or fewer keys";
     }
-    return problem.options.machine == Machine::automatic && waits_for_turns(pass, problem, hardware) ? more_queries
-                                                                                                     : "";
+    return is_open && waits_for_turns(pass, problem, hardware) ? more_queries : "";
 }
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)

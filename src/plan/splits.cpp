@@ -114,17 +114,18 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     const std::int64_t fewest_for_launch = hardware.is_device ? 4096 : 2 * fewest_keys;
     const std::int64_t fewest_in_all = in_pass ? 512 : fewest_for_launch;
     const std::int64_t items = block_count(problem, pass) / heads;
+    const std::int64_t keys = problem.seen_keys();
     if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts(problem) ||
-        problem.seqlen_k < fewest_in_all) {
+        keys < fewest_in_all) {
         return 1;
     }
     constexpr std::int64_t for_cuda = 512, for_host = 64;
     const bool is_cuda = hardware.backend == Backend::cuda;
     const std::int64_t wanted = !hardware.is_device ? for_host : (is_cuda ? for_cuda : pass.launch.crews);
     const std::int64_t splits =
-        in_pass ? parts_merged_in_pass(items, std::min<std::int64_t>(problem.seqlen_q, pass.launch.resident_rows),
-                                       problem.seqlen_k, wanted, hardware.gpu.multiprocessors)
-                : std::min(wanted / items, problem.seqlen_k / fewest_keys);
+        in_pass ? parts_merged_in_pass(items, std::min<std::int64_t>(problem.seqlen_q, pass.launch.resident_rows), keys,
+                                       wanted, hardware.gpu.multiprocessors)
+                : std::min(wanted / items, keys / fewest_keys);
     return static_cast<int>(std::clamp<std::int64_t>(splits, 1, 512));
 }
 

@@ -338,7 +338,7 @@ std::int64_t standard_attention_bytes(const Problem& problem)
         }
     } else {
         scores = static_cast<double>(problem.batch) * static_cast<double>(problem.seqlen_q) *
-                 static_cast<double>(problem.seqlen_k);
+                 static_cast<double>(problem.skipped_keys + problem.seqlen_k);
     }
     const double bytes = static_cast<double>(matrices * size_of(problem.dtype) * problem.heads_q) * scores;
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();

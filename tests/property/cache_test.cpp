@@ -20,6 +20,9 @@ TEST_P(Caches, HaveTheReferencesResultsInEveryForm)
                                     with({Feature::bottom_right, Feature::grouped_heads}),
                                     with({Feature::top_left, Feature::value_head_dim}),
                                     with({Feature::window, Feature::alibi, Feature::grouped_heads}),
+                                    with({Feature::window, Feature::sink, Feature::grouped_heads}),
+                                    with({Feature::window, Feature::key_padding, Feature::sink}),
+                                    with({Feature::bottom_right, Feature::sink, Feature::grouped_heads}),
                                     with({Feature::softcap, Feature::bias, Feature::sink}),
                                     with({Feature::key_padding, Feature::dropout, Feature::bottom_right}),
                                     with({Feature::mask, Feature::bottom_right, Feature::grouped_heads}),
@@ -62,6 +65,44 @@ TEST_P(Caches, SplitTheKeysOfOneQueryAlike)
         expect_same(run(cached, CacheForm::block_table), expected);
         expect_same(run(cached, CacheForm::batch_index), expected);
     }
+}
+
+/// The heads of a group, with a sink each, are the rows of one block, and of a window's keys the last ones are left:
+/// they begin in the middle of a page and, for shorter sequences, with the first key. Window: longer and shorter than
+/// what is cut into parts.
+TEST_P(Caches, HaveSinksAndWindowsForTheHeadsOfAGroup)
+{
+    struct Form {
+        std::int64_t page_size, head_dim, head_dim_v;
+    };
+    for (const auto& [page_size, head_dim, head_dim_v] : {Form{7, 64, 48}, Form{16, 128, 128}, Form{256, 256, 256}}) {
+        const std::int64_t keys = 9000 / page_size * page_size;
+        for (const std::int64_t left : {std::int64_t{0}, std::int64_t{300}, std::int64_t{6001}, keys - 2, keys - 1}) {
+            for (const DType dtype : {DType::bfloat16, DType::float32}) {
+                SCOPED_TRACE(::testing::Message()
+                             << "pages of " << page_size << ", window of " << left << " before, " << name_of(dtype));
+                CacheCase cached({4, 6, 2, 1, keys, head_dim, head_dim_v}, {static_cast<std::int32_t>(keys), 250, 0, 1},
+                                 page_size, dtype, 41);
+                cached.attention.add_sink();
+                cached.attention.options.window = {left, 0};
+                const Outputs expected = run(cached, CacheForm::contiguous);
+                expect_close(cached, CacheForm::contiguous, expected);
+                expect_same(run(cached, CacheForm::block_table), expected);
+                expect_same(run(cached, CacheForm::batch_index), expected);
+            }
+        }
+    }
+}
+
+/// Scales of 8 bits are found by the row of the cache, not by that of the window.
+TEST_P(Caches, HaveTheScalesOfThePagesThatAWindowReaches)
+{
+    CacheCase cached({2, 4, 2, 1, 640, 64, 64}, {633, 40}, 16, DType::bfloat16, 43);
+    cached.quantise(DType::int8, ScaledBy::pages);
+    cached.attention.add_sink();
+    cached.attention.options.window = {117, 0};
+    expect_close(cached, CacheForm::block_table, run(cached, CacheForm::block_table));
+    expect_close(cached, CacheForm::compressed, run(cached, CacheForm::compressed));
 }
 
 /// Rows of more than 256 elements in pages that follow one another nowhere.

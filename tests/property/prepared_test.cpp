@@ -176,6 +176,41 @@ TEST_P(PreparedCalls, TakeTheTensorsOfOptionsFromEachRun)
     expect_same(first, {&first, &second});
 }
 
+/// Each run is compared with a call on the keys that the window leaves, taken out of its tensors by hand.
+TEST_P(PreparedCalls, SkipTheKeysThatAWindowHidesInEachRunsTensors)
+{
+    constexpr std::int64_t keys = 90, left = 33;
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+        const auto make = [dtype](std::uint64_t seed) {
+            AttentionCase attention({2, 4, 2, 1, keys, 32, 24}, dtype, seed);
+            attention.add_sink();
+            return attention;
+        };
+        AttentionCase first = make(607);
+        AttentionCase second = make(608);
+        first.options.window = {left, -1};
+        PreparedForward call = prepare(first.forward_args(), options_of(first));
+        for (AttentionCase* const attention : {&first, &second, &first}) {
+            SCOPED_TRACE(name_of(dtype));
+            attention->poison_outputs();
+            ForwardArgs args = attention->forward_args();
+            for (ConstTensorView* const view : {&args.k, &args.v}) {
+                view->data = static_cast<const char*>(view->data) +
+                             (keys - left - 1) * view->strides[1] * static_cast<std::int64_t>(size_of(dtype));
+                view->shape[1] = left + 1;
+            }
+            Options options = options_of(*attention);
+            options.window = {};
+            forward(args, options);
+            const Results expected = attention->take_results();
+            attention->poison_outputs();
+            options.window = first.options.window;
+            run(call, attention->forward_args(), options);
+            expect_same_bits(attention->take_results(), expected);
+        }
+    }
+}
+
 TEST_P(PreparedCalls, OfPackedSequencesKeepTheirBoundaries)
 {
     const Lengths lengths{{3, 0, 40, 17}, {5, 8, 33, 29}};

@@ -271,11 +271,52 @@ TEST(GpuPlan, KeysOfFewQueriesAreSplit)
     EXPECT_FALSE(planned("b1_h8_n1x500_d128").merges);
     EXPECT_TRUE(planned("b1_h8_n1x16384_d128v33").merges); // not by four floats
     EXPECT_EQ(planned("b1_h8_n1x2000_d128v33").splits, 1);
+    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128_causal_window1023").splits, 16); // as of 1024 keys
+    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128_causal_window1023_page16").splits, 16);
     Problem empty = cost::problem_of(cost::parse_shape("b1_h8_n1x16384_d128"), DType::bfloat16, false, {});
     empty.seqlen_q = 0;
     EXPECT_EQ(plan(empty, hardware).splits, 1); // nothing to merge
     hardware.gpu.multiprocessors = 0;           // unknown, so that not all crews may be there at one time
     EXPECT_TRUE(planned("b1_h32kv8_n1x16384_d128").merges);
+}
+
+TEST(OneQuery, HasTheHeadsOfAGroupAsRowsAndTheKeysOfItsWindow)
+{
+    const auto problem_of = [](const char* shape) {
+        return cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {});
+    };
+    const auto computed = [](const Problem& problem) { return as_computed(problem, host_with(2)); };
+    const Problem local = computed(problem_of("b2_h8kv2_n1x100_d64_causal_window9"));
+    EXPECT_TRUE(local.rows_are_heads);
+    EXPECT_EQ(local.heads_q, 2);
+    EXPECT_EQ(local.seqlen_q, 4);
+    EXPECT_EQ(local.seqlen_k, 10);
+    EXPECT_EQ(local.k.shape[1], 10);
+    EXPECT_EQ(local.skipped_keys, 90);
+    EXPECT_LT(local.options.window.left, 0);
+    const Problem whole = computed(problem_of("b2_h8kv2_n1x100_d64_causal_window99"));
+    EXPECT_EQ(whole.seqlen_k, 100);
+    EXPECT_EQ(whole.skipped_keys, 0);
+    const Problem cached = computed(problem_of("b2_h8kv2_n1x112_d64_causal_window9_page16"));
+    EXPECT_EQ(cached.newest_keys, 10);
+    EXPECT_EQ(cached.seqlen_k, 112);
+    EXPECT_EQ(cached.skipped_keys, 0);
+    EXPECT_EQ(cached.seen_keys(), 10);
+    EXPECT_LT(cached.options.window.left, 0);
+    const Problem alone = computed(problem_of("b2_h2_n1x100_d64_causal_window9"));
+    EXPECT_EQ(alone.seqlen_k, 10);
+    EXPECT_EQ(alone.heads_q, 2);
+    Problem masked = problem_of("b2_h8kv2_n1x100_d64_causal_window9");
+    masked.options.mask =
+        ConstTensorView::contiguous(static_cast<const std::uint8_t*>(nullptr), DType::boolean, {1, 1, 1, 100});
+    EXPECT_FALSE(computed(masked).rows_are_heads) << "the mask's columns are those of all keys";
+    Problem first_key_alone = problem_of("b2_h8kv2_n1x100_d64"), dropping = first_key_alone;
+    first_key_alone.options.causal = Causal::top_left;
+    dropping.options.dropout.probability = 0.5;
+    for (const Problem& other : {first_key_alone, dropping, problem_of("b2_h8kv2_n2x100_d64")}) {
+        EXPECT_FALSE(computed(other).rows_are_heads);
+        EXPECT_EQ(computed(other).heads_q, 8);
+    }
 }
 
 TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
