@@ -72,14 +72,17 @@ FLASHOMP_INLINE void backward_query_block(Machine& tile, const Params& p, const 
     auto sum = tile.row_stats(); // these two for RowRepair
     auto shift = tile.row_stats();
 
+    // On its way while the blocks come.
+    const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
+    tile.for_rows([=](Row r) FLASHOMP_LAMBDA { lse[r] = r < rows ? saved_lse[r] : infinity; });
+
     // D_i = Σ_x dO_ix · O_ix (FlashAttention-2, Algorithm 2, line 4)
     const Rows dout_rows = rows_of(p, p.dout, work.batch, work.head, first, rows, p.head_dim_v);
     tile.load(q, rows_of(p, p.q, work.batch, work.head, first, rows, p.head_dim));
     tile.load(dout, dout_rows);
     tile.row_dot(written_rows(p, p.o, work.batch, work.head, first, rows, p.head_dim_v), dout_rows, delta);
-    const float* saved_lse = row_stats(p.lse, work.batch, work.head, first);
     tile.for_rows([=](Row r) FLASHOMP_LAMBDA {
-        lse[r] = r < rows ? usable_lse(saved_lse[r]) : infinity;
+        lse[r] = usable_lse(lse[r]);
         delta[r] = r < rows ? delta[r] : 0.0F;
         sum[r] = 0.0F;
         shift[r] = 0.0F;

@@ -47,6 +47,13 @@ concept LeavesOutHidden = requires
     Machine::leaves_out_hidden;
 };
 
+/// Whether for_blocks() has a load of the resident block itself, at the time that is best for it.
+template <class Machine>
+concept LoadsLate = requires
+{
+    requires Machine::loads_late != 0;
+};
+
 /// The keys that queries [i0, i1) of a sequence see, in tiles that begin at multiples of block_n; where padding is left
 /// out, at the first key after it and every block_n keys from there.
 template <class Machine>
@@ -98,7 +105,12 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
     auto o = tile.accumulator(p.head_dim_v);
     OnlineSoftmax<Machine> softmax(tile, modified ? 1.0F : p.scale);
 
-    tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
+    const auto load_q = [&]() FLASHOMP_LAMBDA {
+        tile.load(q, rows_of(p, p.q, work.batch, work.head, seq.q_start + i0, rows, p.head_dim));
+    };
+    if constexpr (!LoadsLate<Machine>) {
+        load_q();
+    }
 
     using Row = typename Machine::Row;
     using Stage = typename Machine::Stage;
@@ -153,8 +165,12 @@ FLASHOMP_INLINE void forward_block(Machine& tile, const Params& p, const WorkIte
         tile.sync();
         tile.accumulate(o, s, v[stage], moved, softmax.correction);
     };
-    for_kept_blocks(tile, tiles, key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits), block_n, load,
-                    multiply, attend);
+    const Range kept = key_tiles<Machine>(score, i0, i0 + rows, block_n, work.split, p.splits);
+    if constexpr (LoadsLate<Machine>) {
+        tile.for_blocks(kept, block_n, load_q, load, multiply, attend);
+    } else {
+        for_kept_blocks(tile, tiles, kept, block_n, load, multiply, attend);
+    }
 
     const std::int64_t first = seq.q_start + i0;
     Rows target = results_of(p, p.o, work.batch, work.head, first, rows, p.head_dim_v);

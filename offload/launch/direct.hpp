@@ -59,6 +59,9 @@ struct Entry {
 /// What team memory that is dynamic may lose where it begins (team_memory.cpp).
 inline constexpr int lost_bytes = 1024;
 
+/// What team memory holds behind the machine's (shared_call.hpp).
+inline constexpr int shared_call_bytes = 1344;
+
 /// Runs an entry with so many blocks of so many warps on an OpenMP device and waits for it. `there` is the entry's
 /// parameter, in the device's memory. Where libgomp's descriptors of kernels are not what they are expected to be, the
 /// driver lacks a function, or FLASHOMP_LAUNCH=libgomp, nothing is launched.

@@ -7,6 +7,7 @@
 #include "launch/keys.hpp"
 #include "launch/pass.hpp"
 #include "launch/region.hpp"
+#include "launch/shared_call.hpp"
 #include "launch/tile_config.hpp"
 #include "nvidia/add_splits.hpp"
 #include "nvidia/cluster.hpp"
@@ -100,10 +101,14 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
     constexpr int mask_bytes = std::is_same_v<Kind, Masked> ? kept_bytes(shape.resident_rows(), shape.stream_rows) : 0;
     static_assert(FLASHOMP_HOPPER != 0 ||
                   tensor_bytes(shape, operands, pass, depth) + mask_bytes + drawn_bytes <= team_memory_bytes);
-    const Params& params = call.params;
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
     }
+#if FLASHOMP_HOPPER
+    const Params& params = shared_call(memory, shape.team_bytes).params;
+#else
+    const Params& params = call.params;
+#endif
     // Drawn one ahead, so that nobody waits for the counter: `place` is for the next item's number, the other place has
     // that of the item at work.
     const std::uint32_t drawn = ptx::shared_address(memory) + shape.team_bytes - drawn_bytes;
@@ -167,9 +172,14 @@ FLASHOMP_INLINE void run_share(Call& call, float* memory, int team, int teams)
         }
     }
 #endif
-    const Work work(params, call.launch);
     constexpr TensorShape shape = Kind::of(pass, depth, modified);
     static_assert(pass != Pass::forward || shape.teams == 1);
+#if FLASHOMP_HOPPER
+    share_call<shape.warps>(memory, shape.team_bytes, call);
+    const Work& work = shared_call(memory, shape.team_bytes).work;
+#else
+    const Work work(params, call.launch);
+#endif
     if constexpr (shape.teams == 1) {
         if constexpr (has_own_entry<Kind>) {
             draw_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
@@ -220,7 +230,10 @@ static Ran run_pass(const Launch& launch, Call* there)
 {
     constexpr int warps = Kind::of(pass, depth, modified).warps;
     const int all_teams = launch.crews * Teams::number;
-    constexpr int dynamic_bytes = FLASHOMP_HOPPER != 0 ? Kind::of(pass, depth, modified).team_bytes + lost_bytes : 0;
+    constexpr int dynamic_bytes =
+        FLASHOMP_HOPPER != 0 ? Kind::of(pass, depth, modified).team_bytes + shared_call_bytes + lost_bytes : 0;
+    // Two teams' static arrays, in which libgomp has 400 bytes, and the system's KB, in the 228 KB of a multiprocessor.
+    static_assert(2 * (dynamic_bytes + 512 + 1024) <= 228 * 1024);
     const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys, Kind>(), dynamic_bytes},
                                           launch.device, all_teams, warps, there);
     if (direct.is_there) {

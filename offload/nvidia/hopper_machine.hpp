@@ -37,6 +37,10 @@ public:
         lead = Config::lead,
         sums_lead = Config::sums_lead,
         defers = Config::defers,
+        /// for_blocks() loads the resident block when streamed ones are on their way: by the last place, to which none
+        /// is
+        loads_late = int{defers} != 0 && int{sums_lead} > 0 && int{Config::panels_in_memory} == 0 &&
+                     int{Tile::resident_bytes} <= int{block_bytes},
         bytes = int{Rings::bytes} + int{Config::panels_in_memory} * int{Panel::bytes} + drawn_bytes,
     };
     static_assert(int{bytes} <= int{Config::team_bytes});
@@ -78,10 +82,12 @@ public:
     FLASHOMP_INLINE Scores scores(ScoreUse = ScoreUse::values) { return products_.scores(); }
     FLASHOMP_INLINE Accumulator accumulator(int) { return products_.accumulator(); }
 
+    /// Panels in team memory are there in for_blocks(), which waits for them.
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
     {
         if (block.steps_in_registers > 0) {
-            this->load_resident(block, rows);
+            constexpr int before_last = (Rings::all_places - 1) * block_bytes;
+            this->load_resident(block, rows, this->memory_ + (loads_late != 0 ? before_last : 0));
 #pragma GCC unroll 8
             for (int m = 0; m < fragments; ++m) {
 #pragma GCC unroll 64
@@ -90,7 +96,7 @@ public:
                 }
             }
         }
-        if (block.steps_in_registers < Tile::steps) { // for_blocks publishes them
+        if (block.steps_in_registers < Tile::steps) { // last: what is on its way to registers passes these places
             Rows panel = rows;
             const int first = block.steps_in_registers / Products::panel_steps;
             panel.offset += 64 * first;
@@ -102,7 +108,6 @@ public:
                 panel.depth -= 64;
             }
             ptx::copy_commit();
-            ptx::copy_wait<0>();
         }
     }
 
@@ -123,18 +128,28 @@ public:
     FLASHOMP_INLINE void for_blocks(Range range, int step, const LoadBlock& load_block, const Score& score,
                                     const Attend& attend)
     {
+        for_blocks(
+            range, step, []() FLASHOMP_LAMBDA {}, load_block, score, attend);
+    }
+
+    /// load_resident(), where the machine loads late, is called if there are blocks.
+    template <class LoadResident, class LoadBlock, class Score, class Attend>
+    FLASHOMP_INLINE void for_blocks(Range range, int step, const LoadResident& load_resident,
+                                    const LoadBlock& load_block, const Score& score, const Attend& attend)
+    {
         if (range.begin >= range.end) {
+            ptx::copy_wait<0>(); // the next item's panels come to the same places
             return;
         }
         ptx::publish_shared();
         ptx::barrier<threads>(); // the blocks' places are free, and the barriers are there
         rings_.begin(range, step);
         if constexpr (Config::one_loop != 0) {
-            run_blocks<Bringer::decided_each_time>(range, step, load_block, score, attend);
+            run_blocks<Bringer::decided_each_time>(range, step, load_resident, load_block, score, attend);
         } else if (rings_.has_engine()) {
-            run_blocks<Bringer::engine>(range, step, load_block, score, attend);
+            run_blocks<Bringer::engine>(range, step, load_resident, load_block, score, attend);
         } else {
-            run_blocks<Bringer::warps>(range, step, load_block, score, attend);
+            run_blocks<Bringer::warps>(range, step, load_resident, load_block, score, attend);
         }
         ptx::wait_products<0>();
         ptx::barrier<threads>(); // whatever comes next may overwrite the stages
@@ -235,9 +250,9 @@ private:
         }
     }
 
-    template <Bringer bringer, class LoadBlock, class Score, class Attend>
-    FLASHOMP_INLINE void run_blocks(Range range, int step, const LoadBlock& load_block, const Score& score,
-                                    const Attend& attend)
+    template <Bringer bringer, class LoadResident, class LoadBlock, class Score, class Attend>
+    FLASHOMP_INLINE void run_blocks(Range range, int step, const LoadResident& load_resident,
+                                    const LoadBlock& load_block, const Score& score, const Attend& attend)
     {
         Stage here, ahead, sums_ahead;
         int next = range.begin, next_sums = range.begin; // to be loaded
@@ -279,6 +294,14 @@ private:
 #pragma GCC unroll 1
         for (int i = 0; i < sums_lead; ++i) {
             load_sums();
+        }
+        if constexpr (loads_late != 0) {
+            load_resident();
+            ptx::publish_shared(); // the engine may have the place after the next barrier
+        } else if constexpr (int{Config::panels_in_memory} > 0) {
+            ptx::copy_wait<0>();
+            ptx::publish_shared();
+            ptx::barrier<threads>();
         }
         if constexpr (defers != 0) {
             rings_.template arrive<bringer>(Rings::score_barrier(here));

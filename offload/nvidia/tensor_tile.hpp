@@ -43,9 +43,11 @@ public:
     }
 
 protected:
-    FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows)
+    FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows) { load_resident(block, rows, this->memory_); }
+    /// way: the team memory that a block for registers comes by.
+    FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows, std::uint32_t way)
     {
-        Tile::load_resident(block, rows, [&](std::uint32_t start) FLASHOMP_LAMBDA {
+        Tile::load_resident(block, rows, way, [&](std::uint32_t start) FLASHOMP_LAMBDA {
             FLASHOMP_UNROLL(8)
             for (int m = 0; m < fragments; ++m) {
                 FLASHOMP_UNROLL(64)

@@ -48,7 +48,7 @@ public:
 
     FLASHOMP_INLINE void load(Resident& block, const Rows& rows)
     {
-        this->load_resident(block, rows, [](std::uint32_t) FLASHOMP_LAMBDA {});
+        this->load_resident(block, rows, this->memory_, [](std::uint32_t) FLASHOMP_LAMBDA {});
     }
 
     FLASHOMP_INLINE void multiply(Scores& s, const Resident& block, StreamBlock stream)

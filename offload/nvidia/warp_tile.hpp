@@ -293,12 +293,11 @@ protected:
         }
     }
 
-    /// To memory, or by way of the stages, which are not in use yet, to the registers: fetch(start) is called when the
-    /// block is there.
+    /// To memory, or to the registers by `way`, which nobody uses: fetch(start) is called when the block is there.
     template <class Fetch>
-    FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows, const Fetch& fetch)
+    FLASHOMP_INLINE void load_resident(Resident& block, const Rows& rows, std::uint32_t way, const Fetch& fetch)
     {
-        const std::uint32_t start = block.in_memory ? block.address : memory_;
+        const std::uint32_t start = block.in_memory ? block.address : way;
         FLASHOMP_UNROLL(1)
         for (int part = 0; part < rows_in_crew / piece_rows; ++part) {
             Rows piece = rows;
