@@ -138,7 +138,8 @@ public:
                                     const LoadBlock& load_block, const Score& score, const Attend& attend)
     {
         if (range.begin >= range.end) {
-            ptx::copy_wait<0>(); // the next item's panels come to the same places
+            ptx::copy_wait<0>();
+            ptx::barrier<threads>(); // results leave by the places that others' panels were still coming to
             return;
         }
         ptx::publish_shared();

@@ -189,6 +189,7 @@ TEST_P(PreparedCalls, SkipTheKeysThatAWindowHidesInEachRunsTensors)
         AttentionCase first = make(607);
         AttentionCase second = make(608);
         first.options.window = {left, -1};
+        first.poison_outputs();
         PreparedForward call = prepare(first.forward_args(), options_of(first));
         for (AttentionCase* const attention : {&first, &second, &first}) {
             SCOPED_TRACE(name_of(dtype));
