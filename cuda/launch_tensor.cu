@@ -25,7 +25,7 @@ constexpr Operands operands = Operands::FLASHOMP_CUDA_OPERANDS;
 /// Kinds of kernels, in whose names tools/cuda_report finds them. merges_parts: whether the last block of those that
 /// have a part of some rows' keys each puts the parts together (plan()'s merges_in_pass()).
 struct Usual {
-    static constexpr bool merges_parts = false;
+    enum : bool { merges_parts = false };
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return kernel_shape(operands, pass, depth, modified);
@@ -34,7 +34,7 @@ struct Usual {
 struct Masked : Usual {};
 #ifndef FLASHOMP_CUDA_MASKED
 struct FewRows {
-    static constexpr bool merges_parts = true;
+    enum : bool { merges_parts = true };
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return offload::few_rows_shape(operands, pass, depth, modified);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
                 offload::run_item<pass, modified, Keys>(tile, params, work, index);
             }
         }
-        if constexpr (Kind::merges_parts) {
+        if constexpr (bool{Kind::merges_parts}) {
             constexpr TensorShape shape = Kind::of(pass, depth, modified);
             constexpr int counted = 16; // bytes before what merge_splits() keeps
             static_assert(counted + offload::merge_bytes(shape.resident_rows()) <=
