@@ -1,4 +1,4 @@
-// The program as a user runs it, on a page of docs/: the whole validation text is read at the end of each run.
+// The program as a user runs it: the whole validation text is read at the end of each run.
 #include "program_support.hpp"
 #include "support/sanitizers.hpp"
 

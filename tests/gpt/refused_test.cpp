@@ -8,6 +8,7 @@ namespace {
 
 using testing::contents;
 using testing::GptProgram;
+using testing::made_up_text;
 namespace fs = std::filesystem;
 
 TEST_F(GptProgram, BadTextsAreRefused)
@@ -66,17 +67,17 @@ TEST_F(GptProgram, PathsThatCannotBeAreRefusedWithASentence)
 
 TEST_F(GptProgram, EqualPathsAreRefused)
 {
-    fs::copy_file(FLASHOMP_TEXT, path("text"));
+    fs::copy_file(path(".text"), path("text"));
     fs::create_hard_link(path("text"), path("same"));
     fs::create_symlink("new", path("link")); // to a file that is not there
     fs::create_directory(path("folder"));
-    fs::copy_file(FLASHOMP_TEXT, path("folder/text"));
+    fs::copy_file(path("text"), path("folder/text"));
     expect_refused("$gpt --save new --json ./new", "--json was ./new, which is the file of --save, too");
     expect_refused("$gpt --save new --json link", "--json was link, which is the file of --save, too");
     expect_refused("$gpt --data text --save same", "--data was text, which is the file of --save, too");
     expect_refused("$gpt --resume new --json folder/../new", "--json was folder/../new, which is the file of --resume");
     expect_refused("$gpt --data folder --json folder/run.jsonl", "--json was folder/run.jsonl, which is in the folder");
-    EXPECT_EQ(contents(path("text")), contents(FLASHOMP_TEXT));
+    EXPECT_TRUE(contents(path("text")) == made_up_text());
     EXPECT_FALSE(fs::exists(path("new")) || fs::exists(path("folder/run.jsonl")));
 }
 
@@ -168,7 +169,7 @@ TEST_F(GptProgram, AFullDiskLeavesTheLastCheckpoint)
     ASSERT_GT(before.size(), 200000U);
     expect_failed("ulimit -f 100; $gpt --resume model.safetensors --save model.safetensors", "model.safetensors");
     EXPECT_TRUE(contents(path("model.safetensors")) == before);
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 3); // the model and the two streams
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4); // the model, the text and the two streams
     expect_refused("$gpt --save nowhere/model.safetensors --steps 1", "nowhere/model.safetensors");
     if (fs::exists("/dev/full")) {
         expect_failed("$gpt --steps 1 --json /dev/full", "--json was /dev/full");
