@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """tidy_once.py CLANG_TIDY BUILD FILE...: clang-tidy over every way in which BUILD compiles the files.
 
-A way that passed leaves a mark in BUILD/tidy, named by all that clang-tidy reads: it is not checked again. A file that is
-compiled for several instruction sets differs in FLASHOMP_PRODUCTS only as far as its text goes, so one of each is enough.
+A way that passed leaves a mark in ~/.cache/flashomp/tidy, named by all that clang-tidy reads: it is not checked again, in
+another checkout neither. A file that is compiled for several instruction sets differs in FLASHOMP_PRODUCTS only as far as
+its text goes, so one of each is enough.
 """
 
 import concurrent.futures
@@ -14,6 +15,10 @@ import re
 import shlex
 import subprocess
 import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+PASSED = CACHE / "flashomp" / "tidy"  # beside what ccache keeps
 
 
 def ways(build, files):
@@ -38,28 +43,28 @@ def read_by_tidy(entry, version):
     del command[command.index("-o"):command.index("-o") + 2]
     text = subprocess.run([part for part in command if part != "-c"] + ["-E", "-C"], cwd=entry["directory"],
                           capture_output=True)
-    digest = hashlib.sha256(version + settings_of(entry["file"]) + " ".join(command).encode() + text.stdout)
+    read = (" ".join(command).encode() + text.stdout).replace(bytes(ROOT), b".")  # wherever the checkout is
+    digest = hashlib.sha256(version + settings_of(entry["file"]) + read)
     return digest.hexdigest() if text.returncode == 0 else None
 
 
 def check(tidy, build, number, entry, version):
     """Whether clang-tidy found nothing, and what it said."""
-    passed = build / "tidy" / "passed"
     digest = read_by_tidy(entry, version)
-    if digest and (passed / digest).exists():
+    if digest and (PASSED / digest).exists():
         return True, ""
     folder = build / "tidy" / str(number)  # with this entry alone: clang-tidy would take all of a file's
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps([entry]))
     run = subprocess.run([tidy, "-p", folder, "--quiet", entry["file"]], capture_output=True, text=True)
     if run.returncode == 0 and digest:
-        (passed / digest).touch()
+        (PASSED / digest).touch()
     return run.returncode == 0, run.stdout
 
 
 def main(tidy, build, *files):
     build = pathlib.Path(build).resolve()
-    (build / "tidy" / "passed").mkdir(parents=True, exist_ok=True)
+    PASSED.mkdir(parents=True, exist_ok=True)
     version = subprocess.check_output([tidy, "--version"])
     entries = ways(build, files)
     good = True
