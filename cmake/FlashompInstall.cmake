@@ -26,6 +26,13 @@ if(FLASHOMP_HAS_MPI) # a set of its own, as MPI is asked for only by those who n
     install(TARGETS flashomp_cli_mpi RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(EXPORT flashompMpiTargets NAMESPACE flashomp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp)
 endif()
+# All of that, for those who install it.
+add_custom_target(flashomp_installed DEPENDS flashomp ${kernel_libraries} flashomp_cli)
+foreach(target flashomp_static flashomp_mpi flashomp_cli_mpi)
+    if(TARGET ${target})
+        add_dependencies(flashomp_installed ${target})
+    endif()
+endforeach()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/flashompConfig.cmake.in
     ${PROJECT_BINARY_DIR}/flashompConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashomp
     PATH_VARS CMAKE_INSTALL_INCLUDEDIR)

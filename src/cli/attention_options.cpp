@@ -104,7 +104,8 @@ const std::vector<InputTensor>& input_tensors()
             {"lse", "--lse", "saved log-sum-exp, float32 [B, Hq, Nq]", true},
         };
         for (const TensorOption& option : tensor_options) {
-            all.push_back({option.name, option.flag, fmt::format("{}: {}", shape_words(option), option.meaning)});
+            all.push_back({option.name, option.flag, fmt::format("{}: {}", shape_words(option), option.meaning), false,
+                           option.is_of_cache || option.is_float8_only});
         }
         return all;
     }();
@@ -196,10 +197,13 @@ void add_attention_options(CLI::App& command, AttentionFlags& flags, bool backwa
         if (option.backward_only && !backward) {
             continue;
         }
+        const char* const own_group = !option.forward_only ? group
+                                      : backward ? "Refused by backward: key/value caches and 8 bits have no gradients"
+                                                 : "Key/value caches and 8 bits";
         const std::string name = option.name;
         add_parsed(
-            command, option.flag, "FILE", group, [&flags, name](const std::string& text) { flags.files[name] = text; },
-            option.help);
+            command, option.flag, "FILE", own_group,
+            [&flags, name](const std::string& text) { flags.files[name] = text; }, option.help);
     }
     command.add_option("--in", flags.in, "read tensors from one .safetensors file, under the names q k v do o lse ...")
         ->type_name("FILE")

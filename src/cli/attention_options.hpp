@@ -44,7 +44,7 @@ struct InputTensor {
     const char* name; ///< as in a .safetensors file
     const char* flag; ///< as on the command line
     std::string help;
-    bool backward_only = false;
+    bool backward_only = false, forward_only = false;
 };
 
 /// Every tensor that forward or backward can read.

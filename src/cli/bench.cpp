@@ -206,6 +206,7 @@ void add_bench_command(CLI::App& app, Command& chosen)
     command->footer(fmt::format(fmt::runtime(details), suite_list()));
     const auto flags = std::make_shared<BenchFlags>();
     add_shape_options(*command, flags->what, "a file of shapes, one a line; - serves standard input, in lines of JSON");
+    add_model_option(*command, flags->what);
     command->add_flag(
         "--beside-standard", flags->beside_standard,
         "on the host and with backend cuda: standard attention too, with S and P of all heads, until memory runs out");

@@ -9,13 +9,6 @@ namespace flashomp::cli {
 void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& shapes_help)
 {
     command.add_option("SUITE", flags.suite, "fa2, repro, decode, cache, mla, varlen, models, density or quick");
-    command
-        .add_option(
-            "--model", flags.models,
-            "of suite models the layers whose name contains this, such as 'Llama 3' or 'decode'; may be repeated")
-        ->type_name("TEXT")
-        ->take_all()
-        ->allow_extra_args(false);
     command.add_option("--shape", flags.shapes, "one more shape, such as b2_h16kv4_n4096_d128_causal; may be repeated")
         ->type_name("SHAPE")
         ->take_all()
@@ -35,6 +28,17 @@ void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& 
         ->take_all()
         ->allow_extra_args(false);
     command.add_flag("--list", flags.list, "print the names of the shapes and run none");
+}
+
+void add_model_option(CLI::App& command, ShapeFlags& flags)
+{
+    command
+        .add_option(
+            "--model", flags.models,
+            "of suite models the layers whose name contains this, such as 'Llama 3' or 'decode'; may be repeated")
+        ->type_name("TEXT")
+        ->take_all()
+        ->allow_extra_args(false);
 }
 
 namespace {

@@ -20,8 +20,11 @@ struct ShapeFlags {
     bool list = false;
 };
 
-/// Adds SUITE, --model, --shape, --shapes with its help, --direction and --list.
+/// Adds SUITE, --shape, --shapes with its help, --direction and --list.
 void add_shape_options(CLI::App& command, ShapeFlags& flags, const std::string& shapes_help);
+
+/// Adds --model, for programs that have suite models.
+void add_model_option(CLI::App& command, ShapeFlags& flags);
 
 /// All shapes the user named, in order, without those of standard input. Throws Error where there is none.
 [[nodiscard]] std::vector<cost::Shape> shapes_of(const ShapeFlags& flags);

@@ -130,7 +130,7 @@ Json bench_context(const bench::RunSettings& settings, const cost::Peaks& peaks)
     context["flashomp_threads"] = std::to_string(planned_threads(settings.options.threads));
     for (const DeviceInfo& device : devices(settings.options.backend)) {
         context[fmt::format("flashomp_device_{}", device.index)] =
-            fmt::format("{}, compute capability {}, driver {}", device.name, device.capability, device.driver);
+            fmt::format("{}, compute capability {}, driver of CUDA {}", device.name, device.capability, device.driver);
     }
     if (settings.prepared) {
         context["flashomp_calls"] = "prepared";

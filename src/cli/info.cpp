@@ -158,7 +158,7 @@ void print_as_text(const std::vector<BackendDevices>& found)
     for (const auto& [backend, list] : found) {
         for (const DeviceInfo& device : list) {
             table.add({fmt::format("{} device {}", backend, device.index),
-                       fmt::format("{}, compute capability {}, {} multiprocessors, driver {}", device.name,
+                       fmt::format("{}, compute capability {}, {} multiprocessors, driver of CUDA {}", device.name,
                                    or_unknown(device.capability), device.multiprocessors, or_unknown(device.driver))});
         }
     }

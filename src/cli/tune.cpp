@@ -35,8 +35,8 @@ teams and the plain machine's blocks. Each runs once on outputs filled with NaN 
 reference; those that are right are timed, a repetition of each in turn. The automatic plan stays unless another is
 faster by --min-gain, twice: among all, and then with only the two in turn. Status 1: a candidate was wrong.
 
-The best goes to the table, for calls with shapes of the same class: everything that plans are decided by, sizes rounded
-up to powers of two. It counts for this device, driver and build. docs/tuning.md says more.
+The best goes to the table, for calls with shapes of the same class, which docs/tuning.md describes, sizes rounded up to
+powers of two. It counts for this device, driver and build.
 
 The table is the file that FLASHOMP_TUNING names, else flashomp/tuning.json in $XDG_CACHE_HOME or in ~/.cache.
 FLASHOMP_TUNING=off makes calls ignore it and the table that was shipped, FLASHOMP_TUNING=shipped all but that one.
@@ -188,6 +188,7 @@ void add_tune_command(CLI::App& app, Command& chosen)
     command->footer(fmt::format(fmt::runtime(details), suite_list()));
     const auto flags = std::make_shared<TuneFlags>();
     add_shape_options(*command, flags->what, "a file of shapes, one a line (default, without any shape: suite quick)");
+    add_model_option(*command, flags->what);
     add_number(*command, "--softcap", flags->softcap, 0.0, static_cast<double>(std::numeric_limits<float>::max()),
                "tunes for modified scores (softcap, ALiBi, bias, dropout), with this softcap");
     add_timing_options(*command, flags->timing);

@@ -70,7 +70,8 @@ int run(int argc, char** argv, const cli::Ranks& ranks, const std::function<void
     cli::add_bench_ranks_command(app, chosen, ranks, flags);
 #endif
     for (CLI::App* const command : app.get_subcommands({})) {
-        cli::add_sharing_flags(*command, flags);
+        const std::string name = command->get_name();
+        cli::add_sharing_flags(*command, flags, name == "plan" || name == "bench");
     }
     cli::word_help_for_ranks(app);
     const auto reading = [&](const std::function<void()>& read) {

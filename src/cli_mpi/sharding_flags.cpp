@@ -49,7 +49,7 @@ void expect_heads(const mpi::Sharding& sharding, std::int64_t ranks, std::int64_
     }
 }
 
-void add_sharing_flags(CLI::App& command, SharingFlags& flags)
+void add_sharing_flags(CLI::App& command, SharingFlags& flags, bool takes_all)
 {
     command
         .add_option_function<std::string>(
@@ -58,7 +58,8 @@ void add_sharing_flags(CLI::App& command, SharingFlags& flags)
                 flags.layout = parse_word<mpi::Layout>(
                     "--sharding", text, {{"contiguous", mpi::Layout::contiguous}, {"zigzag", mpi::Layout::zigzag}});
             },
-            "which rows a rank has: contiguous (default) or zigzag, which is even under causal masks")
+            takes_all ? "which rows a rank has: contiguous, or zigzag, which is even under causal masks (default: both)"
+                      : "which rows a rank has: contiguous (default) or zigzag, which is even under causal masks")
         ->type_name("NAME")
         ->group(sharing_group);
     command
@@ -73,7 +74,8 @@ void add_sharing_flags(CLI::App& command, SharingFlags& flags)
                                                              {"grid", mpi::Scheme::grid}});
                 flags.scheme = scheme == mpi::Scheme::automatic ? std::nullopt : std::optional(scheme);
             },
-            "how queries meet keys of other ranks: auto (default), ring, all-gather, ulysses or grid")
+            takes_all ? "how queries meet keys of other ranks: ring, all-gather, ulysses or grid (default: all)"
+                      : "how queries meet keys of other ranks: auto (default), ring, all-gather, ulysses or grid")
         ->type_name("NAME")
         ->group(sharing_group);
     add_number(command, "--heads-ranks", flags.heads_ranks, 1, 1 << 20,

@@ -32,8 +32,9 @@ struct SharingFlags {
     void expect_ranks(std::int64_t ranks) const;
 };
 
-/// Adds --sharding, --scheme and --heads-ranks. A value that is not allowed throws Error.
-void add_sharing_flags(CLI::App& command, SharingFlags& flags);
+/// Adds --sharding, --scheme and --heads-ranks. A value that is not allowed throws Error. takes_all: where none is
+/// named, the command goes through all of them.
+void add_sharing_flags(CLI::App& command, SharingFlags& flags, bool takes_all);
 
 /// The same scheme where it is planned.
 [[nodiscard]] cost::Scheme planned(const mpi::Sharding& sharding, std::int64_t ranks);
