@@ -212,6 +212,10 @@ AppendProblem problem_of(const AppendArgs& args, const Options& options)
         }
     }
 
+    if (!args.q && options.cu_seqlens_q) {
+        throw Error("cu_seqlens_q was given without q; it says where the sequences of q begin.");
+    }
+
     Problem& cache = append.cache;
     cache.options = options;
     cache.options.cu_seqlens_q = cache.options.cu_seqlens_k = {};

@@ -54,6 +54,9 @@ void check_output(const Named& output, const std::vector<Named>& replaced, const
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse, const Options& options)
 {
     check_choice(options);
+    if (options.backend == Backend::reference) {
+        throw Error("backend was reference, which has no merge(); allowed are auto, openmp and cuda.");
+    }
     for (const auto& [name, view] : std::initializer_list<Named>{
              {"a.o", a.o}, {"a.lse", a.lse}, {"b.o", b.o}, {"b.lse", b.lse}, {"o", o}, {"lse", lse}}) {
         check_view(name, view);

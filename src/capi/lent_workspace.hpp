@@ -10,10 +10,19 @@
 #include "flashomp/prepared.hpp"
 
 #include <cstdint>
+#include <exception>
 #include <fmt/format.h>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 namespace flashomp::capi {
+
+/// An exception of the caller's own function, whatever its type: a defect there, not the call's failure.
+class AllocatorThrew : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
 
 class LentWorkspace {
 public:
@@ -25,7 +34,9 @@ public:
         if (bytes == 0) {
             return;
         }
-        data_ = allocator_.allocate(allocator_.context, bytes, alignment, device_type_, device_id_, stream_);
+        data_ = of_caller("allocator->allocate", [&] {
+            return allocator_.allocate(allocator_.context, bytes, alignment, device_type_, device_id_, stream_);
+        });
         if (data_ == nullptr) {
             throw RunFailure(
                 fmt::format("the call needs {} bytes of scratch memory on {}, but the caller's allocator has none.",
@@ -48,12 +59,26 @@ public:
     void give_back()
     {
         if (void* const memory = std::exchange(data_, nullptr)) {
-            allocator_.release(allocator_.context, memory, bytes_, device_type_, device_id_, stream_);
+            of_caller("allocator->release", [&] {
+                allocator_.release(allocator_.context, memory, bytes_, device_type_, device_id_, stream_);
+            });
         }
     }
 
 private:
     static constexpr std::int64_t alignment = PreparedForward::workspace_alignment;
+
+    template <class Function>
+    static std::invoke_result_t<Function> of_caller(const char* name, const Function& function)
+    {
+        try {
+            return function();
+        } catch (const std::exception& thrown) {
+            throw AllocatorThrew(fmt::format("{} threw: {}", name, thrown.what()));
+        } catch (...) {
+            throw AllocatorThrew(fmt::format("{} threw an exception of an unknown type.", name));
+        }
+    }
 
     void check(const Problem& problem) const
     {

@@ -216,6 +216,8 @@ struct Lender {
     bool has_none = false;
     void* stands_in = nullptr; ///< lent instead
     bool throws = false;       ///< when it gets its memory back
+    bool has_no_list =
+        false; ///< throws std::bad_alloc, when it is asked or, with `throws`, when it gets its memory back
 
     static void* allocate(void* context, std::int64_t bytes, std::int64_t alignment, std::int32_t device_type,
                           std::int32_t device_id, void* stream)
@@ -229,6 +231,9 @@ struct Lender {
         EXPECT_EQ(stream, nullptr);
         if (self.has_none) {
             return nullptr;
+        }
+        if (self.has_no_list && !self.throws) {
+            throw std::bad_alloc();
         }
         self.bytes = bytes;
         if (self.stands_in != nullptr) {
@@ -250,6 +255,9 @@ struct Lender {
         EXPECT_EQ(stream, nullptr);
         if (self.stands_in == nullptr) {
             std::free(static_cast<char*>(memory) - self.misalign); // NOLINT(cppcoreguidelines-no-malloc)
+        }
+        if (self.throws && self.has_no_list) {
+            throw std::bad_alloc();
         }
         if (self.throws) {
             throw std::runtime_error("the lender is upset");
@@ -359,6 +367,24 @@ TEST(CApiAllocator, MayThrowWhenItGetsItsMemoryBack)
     };
     expect_told(flashomp_forward(&forward_call.forward, &forward_call.options, nullptr));
     expect_told(flashomp_backward(&backward_call.backward, &backward_call.options, nullptr));
+}
+
+/// A type that the library throws, too, is no failure of the library's own.
+TEST(CApiAllocator, MayRunOutOfMemoryOfItsOwn)
+{
+    AttentionCase c = made();
+    Lender lender;
+    lender.has_no_list = true;
+    const flashomp_allocator allocator = lender.allocator();
+    CCall call(c.forward_args(), on_host());
+    call.options.allocator = &allocator;
+    for (const char* const function : {"allocator->allocate threw", "allocator->release threw"}) {
+        lender.calls.clear();
+        EXPECT_EQ(flashomp_forward(&call.forward, &call.options, nullptr), FLASHOMP_UNEXPECTED);
+        EXPECT_NE(std::string(flashomp_last_error()).find(function), std::string::npos) << flashomp_last_error();
+        lender.throws = true;
+    }
+    EXPECT_EQ(lender.calls, once);
 }
 
 TEST(CApiAllocator, IsNotLookedAtWhereItDoesNotCount)

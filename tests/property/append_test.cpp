@@ -399,6 +399,10 @@ INSTANTIATE_TEST_SUITE_P(
                       a.q = c.attention.q.view();
                       a.q_out = c.attention.o.view();
                   }},
+        BadAppend{"BoundariesOfNoQueries", "cu_seqlens_q was given without q", CacheForm::contiguous,
+                  [](CacheCase& c, AppendArgs&, Options& o) {
+                      o.cu_seqlens_q = ConstTensorView::contiguous(c.seqlens(), DType::int32, {3});
+                  }},
         BadAppend{"CacheIsTheNewRows", "k_cache overlaps k in memory", CacheForm::contiguous,
                   [](CacheCase&, AppendArgs& a, Options&) {
                       a.k.data = a.k_cache.data;

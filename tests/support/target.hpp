@@ -125,7 +125,7 @@ protected:
         EXPECT_EQ(report.backend, target_.backend == Backend::cuda ? "cuda" : "openmp");
         if (target_.is_device && target_.machine == Machine::automatic) { // by dtype, head dim and pass
             EXPECT_TRUE(report.machine.starts_with("hopper") || report.machine.starts_with("tensor") ||
-                        report.machine == "plain" || report.machine == "plain+tensor")
+                        report.machine == "plain")
                 << report.machine;
             EXPECT_TRUE(target_.isa != "sm_80" || report.machine.find("hopper") == std::string::npos) << report.machine;
             return;

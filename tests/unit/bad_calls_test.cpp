@@ -94,6 +94,7 @@ TEST(BadMerge, OneSentenceAndNothingWritten)
         {"overlaps", [](Call& c) { c.lse.data = c.o.data; }},
         {"overlaps", [](Call& c) { c.lse.data = const_cast<void*>(c.a.o.data); }},
         {"threads was -1", [](Call& c) { c.options.threads = -1; }},
+        {"backend was reference", [](Call& c) { c.options.backend = Backend::reference; }},
         {"device was 97",
          [](Call& c) {
              c.options.device = {Device::Kind::gpu, 97};
