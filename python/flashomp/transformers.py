@@ -144,16 +144,35 @@ def _keep_apart() -> None:
             setattr(module, original.__name__, is_flash_attention_requested)
 
 
+def _expect_choice() -> None:
+    """Models whose attention is their own code ignore the implementation, but would get masks for it."""
+    original = transformers.PreTrainedModel._check_and_adjust_attn_implementation
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def check(self: Any, attn_implementation: str | None, *arguments: Any, **options: Any) -> str:
+        if attn_implementation == NAME and not (self._supports_attention_backend or self._supports_sdpa):
+            raise _core.Error(f"attn_implementation was {NAME}, but {type(self).__name__} computes attention by itself; allowed are "
+                              "models that let it be chosen.")
+        answer: str = original(self, attn_implementation, *arguments, **options)
+        return answer
+
+    setattr(transformers.PreTrainedModel, original.__name__, check)
+
+
 def register() -> None:
     """Makes attn_implementation="flashomp" known to Transformers, for training and generate().
 
     Models give padding, causal masks, windows, softcaps, sinks, grouped heads and additive masks; flashomp computes all
     of these without a matrix of queries times keys, but for masks that are none of them (chunks, packed sequences, static
-    caches), which become a bias. Calling register() again changes nothing.
+    caches), which become a bias. Calling register() again changes nothing. From then on, a model whose attention cannot be
+    chosen, such as Bloom, raises flashomp.Error where it is made with this name.
     Raises flashomp.Error where Transformers is older than 5, whose masks differ.
     """
     if int(transformers.__version__.split(".")[0]) < 5:
         raise _core.Error(f"transformers is version {transformers.__version__}; flashomp.transformers needs 5 or newer.")
     _keep_apart()
+    _expect_choice()
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, mask)

@@ -151,6 +151,10 @@ nb::object append_rows(const nb::tuple& tensors, bool interleaved, const nb::dic
         const nb::gil_scoped_release released;
         append(args, call.options);
     }
+    tell_written(k_cache);
+    if (v_cache) {
+        tell_written(v_cache);
+    }
     return q ? q_out.finish() : nb::none();
 }
 
@@ -162,8 +166,11 @@ void write_dropout_mask(nb::handle out, const nb::dict& keywords)
         throw Error("out is in device memory; it must be on the CPU.");
     }
     const TensorView view = mask.view(call.layout);
-    const nb::gil_scoped_release released;
-    dropout_mask(call.options.dropout, view);
+    {
+        const nb::gil_scoped_release released;
+        dropout_mask(call.options.dropout, view);
+    }
+    tell_written(mask);
 }
 
 nb::list devices_of(nb::handle backend)

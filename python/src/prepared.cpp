@@ -70,8 +70,9 @@ public:
         const Turn turn(busy_);
         const std::span<std::byte> workspace = workspaces_.of(like, call.options.stream);
         const nb::gil_scoped_release released;
-        const RunReport done = changed ? prepared_.run(args, call.options, workspace)
-                                       : prepared_.run(args, workspace, call.options.stream);
+        // A tensor of the options may have got other memory since, which only its framework knows.
+        const RunReport done = changed || !call.tensors.empty() ? prepared_.run(args, call.options, workspace)
+                                                                : prepared_.run(args, workspace, call.options.stream);
         return prepared_.report(done);
     }
 

@@ -129,27 +129,25 @@ void Result::allocate_in_table(const TensorArgument& like, DType dtype, std::spa
     object_ = nb::steal(static_cast<PyObject*>(object));
 }
 
-namespace {
-
-/// Tells PyTorch that a tensor was written, so that a graph which saved the old values refuses to go back.
-void tell_autograd(nb::handle tensor)
+void tell_written(const TensorArgument& tensor)
 {
+    if (tensor.table() == nullptr) {
+        return;
+    }
     try {
-        nb::module_::import_("torch").attr("autograd").attr("graph").attr("increment_version")(tensor);
+        nb::module_::import_("torch").attr("autograd").attr("graph").attr("increment_version")(tensor.object());
     } catch (const nb::python_error&) {
         // Tensors of inference mode have no version.
     }
 }
-
-} // namespace
 
 nb::object Result::finish()
 {
     if (framework_.is_valid()) {
         return framework_(object_);
     }
-    if (is_given_ && tensor_.table() != nullptr) {
-        tell_autograd(object_);
+    if (is_given_) {
+        tell_written(tensor_);
     }
     return is_sequence_major_ ? object_.attr("transpose")(1, 2) : object_;
 }

@@ -10,6 +10,9 @@
 
 namespace flashomp::python {
 
+/// Tells PyTorch that a tensor of it was written, so that a graph which saved the old values refuses to go back.
+void tell_written(const TensorArgument& tensor);
+
 /// A result: the caller's tensor, or a new one of the framework of `like`. finish() is called when the call has written
 /// it.
 class Result {

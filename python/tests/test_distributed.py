@@ -50,7 +50,7 @@ def case(name, rows, columns, heads, dtype=torch.float32):
         "bias": {"bias": draw(7, 2, heads, rows, columns, dtype=dtype), "causal": "bottom_right"},
         "bias of rows": {"bias": draw(8, 1, 1, rows, 1)},
         "bias of keys": {"bias": draw(9, 2, heads, 1, columns), "sink": draw(5, heads)},
-        "padding": {"key_padding_mask": padding, "sink": draw(5, heads), "window": (20, 20)},
+        "padding": {"key_padding_mask": padding.t().contiguous().t(), "sink": draw(5, heads), "window": (20, 20)},
         "mask": {"mask": draw(10, 1, heads, rows, columns) > -0.5},
         "mask of keys": {"mask": draw(11, 2, 1, 1, columns) > 0.0},
         "dropout": {"dropout": 0.3, "seed": (5, 2**64 - 2), "causal": "bottom_right"},

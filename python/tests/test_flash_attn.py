@@ -176,6 +176,18 @@ def test_errors():
         flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], starts + 1, starts, 9, 9)
 
 
+@pytest.mark.parametrize("bad", [{"cache_leftpad": torch.tensor([99, 0], dtype=torch.int32)}, {"softmax_scale": float("nan")},
+                                 {"alibi_slopes": torch.ones(3)}, {"q": torch.randn(2, 1, 5, 16)}])
+def test_what_is_refused_leaves_the_caches_as_they_were(bad):
+    q = torch.randn(2, 1, 4, 16)
+    caches = [torch.randn(2, 8, 4, 16) for _ in range(2)]
+    before = [x.clone() for x in caches]
+    with pytest.raises(flashomp.Error):
+        flash_attn.flash_attn_with_kvcache(**{"q": q, **bad}, k_cache=caches[0], v_cache=caches[1], k=q, v=q,
+                                           cache_seqlens=torch.tensor([3, 5], dtype=torch.int32))
+    assert all(torch.equal(x, y) for x, y in zip(caches, before))
+
+
 def rotated(x, cos, sin, interleaved):
     """x [N, heads, D] at positions 0 ... N - 1 of cos and sin [N, pairs], in float64."""
     pairs = cos.shape[1]

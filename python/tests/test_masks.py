@@ -132,6 +132,20 @@ def test_sdpa_with_a_boolean_mask():
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+def test_first_derivatives_with_a_graph():
+    torch = pytest.importorskip("torch")
+    import flashomp.torch
+
+    x = torch.randn(1, 2, 20, 8, requires_grad=True)
+    mask = flashomp.BlockMask.chunked(20, 7, 16, 16)
+    dense = torch.from_numpy(mask.to_mask())
+    grads = [torch.autograd.grad(flashomp.torch.attention(x, x, x, layout="bhsd", **given).square().sum(), x, create_graph=True)[0]
+             for given in ({"block_mask": mask}, {"mask": dense})]
+    assert torch.equal(*grads)
+    with pytest.raises(flashomp.NotBuilt, match="no second derivatives"):
+        grads[0].sum().backward()
+
+
 def test_torch_block_mask_and_flex_attention():
     torch = pytest.importorskip("torch")
     flex = pytest.importorskip("torch.nn.attention.flex_attention")

@@ -278,7 +278,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
-@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd", "bhsd, depth apart"])
 def test_opcheck(name, layout):
     sample = dict(SAMPLES[name])
     q, k, v = tensors(rows=6, columns=9, depth=8, depth_v=4)
@@ -286,7 +286,10 @@ def test_opcheck(name, layout):
             "mask": torch.rand(2, 1, 6, 9) < 0.7,
             "sink": torch.randn(4).requires_grad_()}
     sample = {key: made[value] if isinstance(value, str) and value in made else value for key, value in sample.items()}
-    if layout == "bhsd":
+    if layout != "bshd":
+        layout, _, apart = layout.partition(", ")
+        if apart:  # as rearrange(qkv, "b n (h d qkv) -> qkv b h n d") has them: copied, and no order of axes is kept
+            q, k, v = (torch.stack((x.detach(), x.detach()), -1)[..., 0] for x in (q, k, v))
         q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v))
     window = sample.get("window", (-1, -1))
     args = (q, k, v, sample.get("bias"), sample.get("key_padding_mask"), None, sample.get("sink"), None, None, None,
@@ -348,6 +351,20 @@ def test_compile_fullgraph_with_dropout_draws_anew():
     first, second = compiled(x), compiled(x)
     torch.manual_seed(1)
     assert torch.equal(first, compiled(x)) and not torch.equal(first, second)
+
+
+def test_compile_of_a_projection_whose_depth_is_apart():
+    linear = torch.nn.Linear(64, 192)
+
+    def attend(x):
+        qkv = linear(x).unflatten(-1, (4, 16, 3)).permute(4, 0, 2, 1, 3)
+        return torch.nn.functional.scaled_dot_product_attention(*qkv).transpose(1, 2).flatten(2)
+
+    x = torch.randn(2, 8, 64)
+    expected = attend(x)
+    torch._dynamo.reset()
+    with flashomp.torch.enabled():
+        assert_close(torch.compile(attend, backend="aot_eager")(x).detach(), expected.detach())
 
 
 def test_inductor():
@@ -494,6 +511,30 @@ def test_autograd_sees_what_out_writes():
     flashomp.attention(a, a, a, out=buffer)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         z.backward()
+
+
+def test_autograd_sees_what_append_and_dropout_mask_write():
+    q, new = torch.randn(1, 1, 2, 8, requires_grad=True), torch.randn(1, 1, 2, 8)
+    k, v = torch.randn(1, 8, 2, 8), torch.randn(1, 8, 2, 8)
+    o = attention(q, k, v)
+    lengths = torch.tensor([3], dtype=torch.int32)
+    versions = k._version, v._version
+    flashomp.append(new, new, k, v, cache_seqlens=lengths)
+    assert k._version > versions[0] and v._version > versions[1]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    before = mask._version
+    flashomp.dropout_mask(dropout=0.5, out=mask)
+    assert mask._version > before
+
+
+def test_a_prepared_option_may_get_other_memory():
+    q, bias = torch.randn(1, 4, 2, 8), torch.zeros(1, 1, 4, 4)
+    prepared = flashomp.prepare(q, q, q, bias=bias)
+    other = torch.randn(1, 1, 4, 4)
+    bias.data = other.clone()
+    assert torch.equal(prepared.run(q, q, q), flashomp.attention(q, q, q, bias=other))
 
 
 def test_numbers_that_require_gradients_and_layouts_of_runs():

@@ -190,6 +190,13 @@ def test_a_paged_cache_is_refused():
         flashomp.transformers.attention(torch.nn.Module(), q, q, q, None, cache=object())
 
 
+def test_models_that_compute_attention_by_themselves_are_refused():
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=4)
+    with pytest.raises(flashomp.Error, match="BloomForCausalLM computes attention by itself"):
+        transformers.BloomForCausalLM._from_config(copy.deepcopy(config), attn_implementation="flashomp")
+    transformers.BloomForCausalLM._from_config(config, attn_implementation="eager")
+
+
 def test_other_names_are_as_before():
     from transformers.utils.generic import is_flash_attention_requested
 

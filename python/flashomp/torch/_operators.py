@@ -7,6 +7,7 @@ draws it anew at every call. o and the gradients lie in memory in the order of q
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Sequence
 
 import torch
@@ -34,9 +35,10 @@ def _unit_stride(tensor: Tensor) -> Tensor:
 
 def new_like(tensor: Tensor, shape: Sequence[Any], layout: str) -> Tensor:
     """A tensor as _core makes results, in the order of memory of another with these axes, as PyTorch's own are: in layout
-    "bhsd" a query that was transposed from [batch, seqlen, heads, head_dim] gives such a result."""
+    "bhsd" a query that was transposed from [batch, seqlen, heads, head_dim] gives such a result. Not one that
+    _unit_stride() copies, since the copy is what _core sees."""
     if (layout == "bhsd" and len(shape) == 4 and tensor.size(1) > 1 and tensor.size(2) > 1
-            and tensor.stride(1) < tensor.stride(2)):
+            and tensor.stride(1) < tensor.stride(2) and (tensor.stride(-1) == 1 or tensor.size(-1) == 1)):
         return torch.empty_permuted(shape, (0, 2, 1, 3), dtype=tensor.dtype, device=tensor.device)
     return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
 
@@ -200,6 +202,18 @@ class Eager(torch.autograd.Function):
         return _gradients(_backward, ctx, dout)
 
 
+class BlocksBackward(torch.autograd.Function):
+    """The backward pass for EagerBlocks where a graph of it is made, which can be differentiated no further."""
+
+    @staticmethod
+    def forward(ctx: Any, block_mask: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        q, k, v, o, lse, dout, *given, with_dbias, with_dsink = arguments
+        return backward_kernel(q, k, v, o, lse, dout, {**core_options(*given), "block_mask": block_mask}, with_dbias,
+                               with_dsink)
+
+    backward = staticmethod(_no_second_derivative)
+
+
 class EagerBlocks(torch.autograd.Function):
     """The same with a BlockMask, which is no tensor and so no argument of an operator."""
 
@@ -213,15 +227,7 @@ class EagerBlocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, _dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dout is not None and torch.is_grad_enabled():
-            _no_second_derivative(ctx)
-
-        def backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dout: Tensor, *rest: Any) -> Any:
-            *given, with_dbias, with_dsink = rest
-            return backward_kernel(q, k, v, o, lse, dout, {**core_options(*given), "block_mask": ctx.block_mask},
-                                   with_dbias, with_dsink)
-
-        return (*_gradients(backward, ctx, dout), None)
+        return (*_gradients(functools.partial(BlocksBackward.apply, ctx.block_mask), ctx, dout), None)
 
 
 def is_watched(*tensors: Tensor | None) -> bool:
