@@ -139,7 +139,8 @@ def place_of(context, rows):
     """Where a file's rows ran, in words."""
     on_device = any(row.get("on_device") for row in rows if row["timed"])
     if on_device and "flashomp_device_0" in context:
-        return context["flashomp_device_0"]
+        # Older files call the CUDA version that the driver is for the driver's.
+        return context["flashomp_device_0"].replace(", driver 1", ", driver of CUDA 1")
     cpu, threads = context.get("cpu", "host"), context.get("flashomp_threads", "?")
     return f"{cpu}, {threads} thread{'' if str(threads) == '1' else 's'}, {context.get('flashomp_host_isa', '')}".strip(", ")
 
