@@ -145,7 +145,7 @@ struct Partial {
 /// o = w_a·o_a + w_b·o_b and lse = log(exp(lse_a) + exp(lse_b)). Ring attention, paged attention and split decoding are
 /// built from it. All three o share a shape, all lse share a shape; `o` may have another dtype than the parts, and both
 /// outputs may be the tensors of part a or b themselves. At most 2^30 sequences and rows, 2^20 heads and 65536 elements
-/// a row. options: device, machine and threads count.
+/// a row. options: backend (not reference), device, machine and threads count; all others are ignored.
 /// Throws Error, with nothing written, when an argument is not as documented; RunFailure when the machine fails.
 Report merge(const Partial& a, const Partial& b, const TensorView& o, const TensorView& lse,
              const Options& options = {});
