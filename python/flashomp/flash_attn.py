@@ -224,10 +224,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
         lengths = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32)
     tables: dict[str, Any] = {"cache_batch_index": cache_batch_idx, "block_table": block_table}
     tables = {name: None if table is None else _table(name, table) for name, table in tables.items()}
-    if cache_leftpad is not None:
-        tables["key_padding_mask"] = _mask_of_leftpad(cache_leftpad, q, k_cache, tables["block_table"])
     options: dict[str, Any] = {"scale": softmax_scale, "causal": alignment, "window": (left, right),
                                "softcap": max(softcap, 0.0), "alibi_slopes": _slopes(alibi_slopes)}
+    if cache_leftpad is not None:
+        options["key_padding_mask"] = _mask_of_leftpad(cache_leftpad, q, k_cache, tables["block_table"])
     if k is not None and v is not None:
         if lengths is None:
             raise _core.Error("cache_seqlens was not given; new keys need the lengths that the caches have.")
@@ -235,8 +235,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
         _calls.attention(q[:, :0], k_cache, v_cache, cache_seqlens=lengths, **options, **tables)
         turned = _calls.append(_tensor("k", k), _tensor("v", v), k_cache, v_cache, q=None if rotary_cos is None else q,
                                rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
-                               causal=alignment, window=(left, right), cache_seqlens=lengths,
-                               **{name: tables[name] for name in ("cache_batch_index", "block_table")})
+                               causal=alignment, window=(left, right), cache_seqlens=lengths, **tables)
         q = q if turned is None else turned
         lengths = lengths + k.shape[1]
     o, lse = _calls.attention(q, k_cache, v_cache, cache_seqlens=lengths, **options, **tables, return_lse=True)

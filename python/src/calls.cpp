@@ -152,9 +152,7 @@ nb::object append_rows(const nb::tuple& tensors, bool interleaved, const nb::dic
         append(args, call.options);
     }
     tell_written(k_cache);
-    if (v_cache) {
-        tell_written(v_cache);
-    }
+    tell_written(v_cache);
     return q ? q_out.finish() : nb::none();
 }
 

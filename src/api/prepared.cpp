@@ -152,7 +152,6 @@ public:
         Problem problem = without_boundaries(problem_of(args, options));
         problem.batch = batch_;
         problem.seqlen_k = seqlen_k_;
-        problem.dtype = args.q.dtype;
         auto prepared = views_.begin();
         each_tensor(problem, [&](const char* name, const ConstTensorView& view) {
             check_as_prepared(name, view, *prepared++, !call_.space().is_host());

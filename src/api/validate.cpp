@@ -98,7 +98,6 @@ void check_common(Problem& problem)
 {
     each_tensor(problem, check_view);
     const ConstTensorView &q = problem.q, &k = problem.k, &v = problem.v;
-    problem.dtype = q.dtype;
     const bool cache = is_cache(problem); // beside which only q may be packed
     const bool packed = problem.options.cu_seqlens_q || (problem.options.cu_seqlens_k && !cache);
     const std::string_view axes_of_keys = axes_text_of_keys(problem.options, packed && !cache);
@@ -195,6 +194,7 @@ void check_outputs(const Problem& problem)
 Problem problem_of(const ForwardArgs& args, const Options& options)
 {
     Problem problem;
+    problem.dtype = args.q.dtype;
     problem.options = options;
     problem.q = args.q;
     problem.k = args.k;
@@ -208,6 +208,7 @@ Problem problem_of(const BackwardArgs& args, const Options& options)
 {
     Problem problem;
     problem.is_backward = true;
+    problem.dtype = args.q.dtype;
     problem.options = options;
     problem.q = args.q;
     problem.k = args.k;

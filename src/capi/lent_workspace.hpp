@@ -18,12 +18,6 @@
 
 namespace flashomp::capi {
 
-/// An exception of the caller's own function, whatever its type: a defect there, not the call's failure.
-class AllocatorThrew : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
-
 class LentWorkspace {
 public:
     /// Throws RunFailure where there is no memory, and Error where what there is cannot be the problem's workspace.
@@ -68,15 +62,16 @@ public:
 private:
     static constexpr std::int64_t alignment = PreparedForward::workspace_alignment;
 
+    /// Whatever its type, an exception of the caller's own function is a defect there, not the call's failure.
     template <class Function>
     static std::invoke_result_t<Function> of_caller(const char* name, const Function& function)
     {
         try {
             return function();
         } catch (const std::exception& thrown) {
-            throw AllocatorThrew(fmt::format("{} threw: {}", name, thrown.what()));
+            throw std::runtime_error(fmt::format("{} threw: {}", name, thrown.what()));
         } catch (...) {
-            throw AllocatorThrew(fmt::format("{} threw an exception of an unknown type.", name));
+            throw std::runtime_error(fmt::format("{} threw an exception of an unknown type.", name));
         }
     }
 

@@ -58,8 +58,9 @@ class Plan:
         """bias and mask: as per_head() gives them; sink and alibi_slopes: of all heads."""
         own = self.heads.q[self.me]
         return Part(self.options, self.band, self.heads.calls(self.me), own.start, self.pieces, self.packed,
-                    alibi_slopes=None if alibi_slopes is None else alibi_slopes[..., own], bias=bias,
-                    key_padding_mask=key_padding_mask, mask=mask, sink=None if sink is None else sink[own])
+                    alibi_slopes=None if alibi_slopes is None else _unit(alibi_slopes[..., own]), bias=bias,
+                    key_padding_mask=None if key_padding_mask is None else _unit(key_padding_mask), mask=mask,
+                    sink=None if sink is None else _unit(sink[own]))
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -54,17 +54,16 @@ class Part:
                 options[name] = (length, list(piece.stretches))
         if self.alibi_slopes is not None:
             slopes = self.alibi_slopes[..., heads]
-            slopes = slopes[q.sequence:q.sequence + 1] if self.packed and slopes.dim() == 2 else slopes
-            options["alibi_slopes"] = _unit_stride(slopes)
+            options["alibi_slopes"] = slopes[q.sequence:q.sequence + 1] if self.packed and slopes.dim() == 2 else slopes
         if self.key_padding_mask is not None:
-            options["key_padding_mask"] = _unit_stride(_select(self._of_sequence(self.key_padding_mask, q), 1, k.stretches))
+            options["key_padding_mask"] = _select(self._of_sequence(self.key_padding_mask, q), 1, k.stretches)
         if self.mask is not None:
             options["mask"] = self.part_of(self.mask, q, k, heads)
         if self.bias is not None:
             # In float32, so that its gradient is: parts of it are summed.
             options["bias"] = _unit_stride(self.part_of(self.bias, q, k, heads).float())
         if with_sink and self.sink is not None:
-            options["sink"] = _unit_stride(self.sink[heads])
+            options["sink"] = self.sink[heads]
         return options
 
     def _of_sequence(self, x: Tensor, q: Piece) -> Tensor:
