@@ -25,6 +25,7 @@ int run_depth(const offload::Params& params, const offload::Launch& launch, void
     case Pass::backward_sink:
     case Pass::backward_start:
     case Pass::backward_once:
+    case Pass::backward_end:
         break;
     }
     return cudaErrorInvalidValue;

@@ -16,6 +16,7 @@
 #include "algorithm/masked_tile.hpp"
 #include "algorithm/row_repair.hpp"
 #include "algorithm/score_gradient.hpp"
+#include "algorithm/turns.hpp"
 
 #pragma omp declare target
 
@@ -146,12 +147,40 @@ struct QueryStats {
     }
 };
 
+/// The same of one query head: all that streams.
+struct HeadStreams {
+    Rows q, dout;
+    const float *lse, *delta, *residual;
+
+    FLASHOMP_INLINE HeadStreams(const Params& p, const Sequence& seq, int batch, int head)
+        : q(rows_of(p, p.q, batch, head, seq.q_start, seq.q_len, p.head_dim)),
+          dout(rows_of(p, p.dout, batch, head, seq.q_start, seq.q_len, p.head_dim_v)),
+          lse(row_stats(p.lse, batch, head, seq.q_start)), delta(row_stats(p.delta, batch, head, seq.q_start)),
+          residual(row_stats(p.residual, batch, head, seq.q_start))
+    {
+    }
+};
+
+/// A T of the arguments; where a machine has too few registers for what its loop seldom needs, in a place that all
+/// its threads reach soon.
+template <class T, class Machine, class... Arguments>
+FLASHOMP_INLINE decltype(auto) kept([[maybe_unused]] Machine& tile, const Arguments&... arguments)
+{
+    if constexpr (SendingMachine<Machine>) {
+        return tile.template keep<T>(arguments...);
+    } else {
+        return T(arguments...);
+    }
+}
+
 /// Streams the queries that see a key block past it: those of the query heads of its group, or with head_splits of the
-/// item's part of them, in that order. multiply(stage) begins a tile's products, attend(pairs, stage) uses them.
-template <class Machine, class Multiply, class Attend>
+/// item's part of them, in that order. multiply(stage) begins a tile's products, attend(pairs, stage) uses them, and
+/// begin_first(head) is for machines that begin S a tile before.
+template <class Machine, class BeginFirst, class Multiply, class Attend>
 FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem& work, const KeyBlock& keys,
                                  typename Machine::Stream& q, typename Machine::Stream& dout,
-                                 QueryStats<Machine>& stats, const Multiply& multiply, const Attend& attend)
+                                 QueryStats<Machine>& stats, [[maybe_unused]] const BeginFirst& begin_first,
+                                 const Multiply& multiply, const Attend& attend)
 {
     using Stage = typename Machine::Stage;
     const Sequence& seq = keys.seq;
@@ -164,21 +193,19 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
     for (int head = first_head; head < first_head + share; ++head) {
         const ScoreOn<Machine> score(p, seq, work.batch, head);
         const TileRow tiles(score.mask, work.block);
-        const Rows all_q = rows_of(p, p.q, work.batch, head, seq.q_start, seq.q_len, p.head_dim);
-        const Rows all_dout = rows_of(p, p.dout, work.batch, head, seq.q_start, seq.q_len, p.head_dim_v);
-        const float* const all_lse = row_stats(p.lse, work.batch, head, seq.q_start);
-        const float* const all_delta = row_stats(p.delta, work.batch, head, seq.q_start);
-        const float* const all_residual = row_stats(p.residual, work.batch, head, seq.q_start);
+        const HeadStreams& from = kept<HeadStreams>(tile, p, seq, work.batch, head);
         const auto load = [&](int i0, Stage stage, Load what) FLASHOMP_LAMBDA {
             if (what == Load::for_sums) {
                 return;
             }
-            const Rows rows_q = slice(all_q, i0, block_m);
+            const Rows rows_q = slice(from.q, i0, block_m);
             tile.load(q[stage], rows_q);
-            tile.load(dout[stage], slice(all_dout, i0, block_m));
-            tile.load(stats.lse[stage], all_lse + i0, rows_q.count);
-            tile.load(stats.delta[stage], all_delta + i0, rows_q.count);
-            tile.load(stats.residual[stage], all_residual + i0, rows_q.count);
+            tile.load(dout[stage], slice(from.dout, i0, block_m));
+            if constexpr (!SendingMachine<Machine>) { // else its exponent is in the residual's place
+                tile.load(stats.lse[stage], from.lse + i0, rows_q.count);
+            }
+            tile.load(stats.delta[stage], from.delta + i0, rows_q.count);
+            tile.load(stats.residual[stage], from.residual + i0, rows_q.count);
         };
         const auto begin = [&](int, Stage stage) FLASHOMP_LAMBDA { multiply(stage); };
         const Range interior = score.interior_queries(j0, j0 + block_n);
@@ -186,10 +213,31 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
             const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(i0 / block_m);
             attend(PairsOn<Machine>{score, interior, i0, j0, is_whole}, stage);
         };
-        const Range queries = score.band.queries(j0, j0 + keys.rows);
-        for_kept_blocks(tile, tiles, {queries.begin / block_m * block_m, queries.end}, block_m, load, begin, use);
+        if constexpr (SendingMachine<Machine>) {
+            const Range seeing = seeing_query_blocks(score.band, work.block, block_m, block_n);
+            const int end = seeing.end * block_m < seq.q_len ? seeing.end * block_m : seq.q_len;
+            int start = seeing.begin;
+            if (work.order == KeyOrder::rotating) { // then all keys see all queries
+                start = first_query_block(work.block, (seq.k_len + block_n - 1) / block_n, seeing.end);
+            }
+            const auto begin_head = [&]() FLASHOMP_LAMBDA { begin_first(head); };
+            tile.for_blocks({seeing.begin * block_m, end}, start * block_m, block_m, begin_head, load, begin, use);
+        } else {
+            const Range queries = score.band.queries(j0, j0 + keys.rows);
+            for_kept_blocks(tile, tiles, {queries.begin / block_m * block_m, queries.end}, block_m, load, begin, use);
+        }
     }
     tile.sync(); // where no query block came by, the zeros of the accumulators are still their writers' own
+}
+
+/// The same for machines that begin each tile when it comes.
+template <class Machine, class Multiply, class Attend>
+FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem& work, const KeyBlock& keys,
+                                 typename Machine::Stream& q, typename Machine::Stream& dout,
+                                 QueryStats<Machine>& stats, const Multiply& multiply, const Attend& attend)
+{
+    const auto begin_first = [](int) FLASHOMP_LAMBDA {};
+    for_queries(tile, p, work, keys, q, dout, stats, begin_first, multiply, attend);
 }
 
 /// dS of one tile whose rows are keys, and beside it the P that dV sums.

@@ -5,6 +5,7 @@
 #include "algorithm/key_source.hpp"
 #include "algorithm/machine.hpp"
 #include "algorithm/masked_tile.hpp"
+#include "algorithm/order.hpp"
 #include "algorithm/score.hpp"
 #include "algorithm/softmax.hpp"
 
@@ -15,6 +16,7 @@ namespace flashomp::offload {
 /// One unit of work of a pass: a resident block of one head of one sequence, and a part of the keys.
 struct WorkItem {
     int batch = 0, head = 0, block = 0, split = 0;
+    KeyOrder order = KeyOrder::ascending; ///< of a pass that adds to dQ by turns
 };
 
 /// The part of `keys` that belongs to a split, in whole blocks of `block_n` that begin at multiples of it plus offset.

@@ -27,6 +27,7 @@
 #pragma once
 
 #include "algorithm/mask.hpp"
+#include "algorithm/order.hpp"
 
 #include <concepts>
 
@@ -122,6 +123,26 @@ concept OnePassMachine = TileMachine<M> && requires(M m, typename M::Resident r,
     m.take_turns(turns);       // an array of them, all 0
     m.await_turn(block, 0U);   // until another crew has passed that block's turn on to this number
     m.pass_turn(block, 0U);    // with what was written before
+};
+
+// The same where the machine's engine adds sums to memory of their own, float32, tile after tile (Params::sums). Products
+// come one after another: S of the next tile is begun before this one has ended, P is made while dP is computed, and dS
+// while P·dO is. So for_blocks(range, start, step, begin_first, load, score, attend) begins anywhere in the range and
+// comes to what is before at the end, begin_first() begins the first tile's S, and score() only dP.
+template <class M>
+concept SendingMachine = requires(M m, typename M::Resident r, typename M::Stream t, typename M::Scores s,
+                                  typename M::Accumulator a, typename M::ColumnStats y, typename M::StreamedSums u,
+                                  typename M::Stage stage, float* sums, unsigned* numbers, Turns turns) {
+    m.begin_scores(s, r, t);                  // s = r·tᵀ of the next tile
+    m.column_exponentials(s, 1.0F, y[stage]); // s = 2^(s·factor - y[c])
+    m.column_gradients(s, s, y[stage]);       // s = other(r, c)·(s - y[c])
+    m.project(u, s, r);                       // begins u[c][x] = Σ_r s[r][c] · r[r][x]
+    m.accumulate_projected(a, t[stage]);      // a += s·t of that s
+    m.hand_over(u);                           // the sum may be sent
+    m.send();                                 // in its turn
+    { m.is_sender() } -> std::same_as<bool>;
+    m.begin_turns(sums, numbers, turns);      // by the sender: of the tiles of the next for_blocks()
+    m.end_turns();                            // all that was sent is there, and turns have been passed on
 };
 // clang-format on
 

@@ -1,11 +1,23 @@
 // The order in which blocks are handed out.
 #pragma once
 
-#include "algorithm/params.hpp"
+#include "algorithm/mask.hpp"
 
 #pragma omp declare target
 
 namespace flashomp::offload {
+
+/// In which order the key blocks of a head add to the dQ of a query block, where one pass computes all gradients:
+/// upwards, downwards, or each where it gets when all begin at the same time and at different query blocks.
+enum class KeyOrder { ascending, descending, rotating };
+
+/// When a key block adds to the dQ of the query blocks of a head, which it does between two others: each leaves its
+/// number behind, and the last one leaves 0.
+struct Turns {
+    std::int64_t block;   ///< the head's first query block, among those of all heads of all sequences
+    Range first, last;    ///< query blocks of the head at which this key block is the first one, or the last one
+    unsigned before, own; ///< numbers: of key blocks, plus one
+};
 
 /// A block, and its head among those of all batches.
 struct BlockOfHead {

@@ -181,6 +181,8 @@ struct Params {
     RowTensor key_rows;            ///< strides of their rows; no data
     std::int64_t partial_keys = 0; ///< rows of one split
 
+    float* sums = nullptr;     ///< a GPU's pass that computes S and dP once: dQ, float32, in tiles [batch, head, block]
+    unsigned* turns = nullptr; ///< and for each tile how many key blocks have added to it
     unsigned* nonfinite =
         nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)
 

@@ -42,6 +42,7 @@ std::optional<CudaDriver> open_driver()
     find(driver.FuncGetModule, "cuFuncGetModule");
     find(driver.ModuleGetFunction, "cuModuleGetFunction");
     find(driver.LaunchKernel, "cuLaunchKernel");
+    find(driver.LaunchCooperativeKernel, "cuLaunchCooperativeKernel");
     const bool is_enough = has_all;
     find(driver.FuncGetName, "cuFuncGetName");
     return is_enough && init(0) == 0 ? std::optional(driver) : std::nullopt;

@@ -34,6 +34,8 @@ struct CudaDriver {
     int (*ModuleGetFunction)(void**, void*, const char*) = nullptr;
     int (*LaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**) = nullptr;
+    int (*LaunchCooperativeKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                                   void**) = nullptr;
 };
 // NOLINTEND(readability-identifier-naming)
 

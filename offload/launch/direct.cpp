@@ -116,9 +116,12 @@ public:
             return {};
         }
         void* parameters[] = {&there, &stacks_, &bytes};
-        const int status =
-            driver_->LaunchKernel(entry, static_cast<unsigned>(blocks), 1, 1, 32, static_cast<unsigned>(warps), 1,
-                                  static_cast<unsigned>(asked.dynamic_bytes), nullptr, parameters, nullptr);
+        const auto teams = static_cast<unsigned>(blocks), height = static_cast<unsigned>(warps);
+        const auto dynamic_bytes = static_cast<unsigned>(asked.dynamic_bytes);
+        const int status = asked.waits ? driver_->LaunchCooperativeKernel(entry, teams, 1, 1, 32, height, 1,
+                                                                          dynamic_bytes, nullptr, parameters)
+                                       : driver_->LaunchKernel(entry, teams, 1, 1, 32, height, 1, dynamic_bytes,
+                                                               nullptr, parameters, nullptr);
         return {true, status != 0 ? status : driver_->StreamSynchronize(nullptr)};
     }
 

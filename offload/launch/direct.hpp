@@ -54,13 +54,14 @@ inline constexpr int most_entries = 4096;
 struct Entry {
     int number = 0;        ///< below most_entries
     int dynamic_bytes = 0; ///< of shared memory that a block has besides its arrays
+    bool waits = false;    ///< blocks wait for one another, so all are to be at work at one time
 };
 
 /// What team memory that is dynamic may lose where it begins (team_memory.cpp).
 inline constexpr int lost_bytes = 1024;
 
 /// What team memory holds behind the machine's (shared_call.hpp).
-inline constexpr int shared_call_bytes = 1344;
+inline constexpr int shared_call_bytes = 1360;
 
 /// Runs an entry with so many blocks of so many warps on an OpenMP device and waits for it. `there` is the entry's
 /// parameter, in the device's memory. Where libgomp's descriptors of kernels are not what they are expected to be, the

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/merge.hpp"
+#include "algorithm/order.hpp"
 #include "algorithm/params.hpp"
 
 #include <cstdint>
@@ -12,7 +13,16 @@ namespace flashomp::offload {
 
 /// The schedules. The backward pass is backward_query (dQ, D and the LSE residual), then backward_key (dK and dV), or
 /// backward_start (D) and backward_once (all three gradients), then, when asked for, backward_bias and backward_sink.
-enum class Pass { forward, backward_query, backward_key, backward_bias, backward_sink, backward_start, backward_once };
+enum class Pass {
+    forward,
+    backward_query,
+    backward_key,
+    backward_bias,
+    backward_sink,
+    backward_start,
+    backward_once,
+    backward_end
+};
 
 /// Whether keys are what stays in a pass.
 constexpr bool keys_stay(Pass pass)
@@ -41,7 +51,8 @@ struct Launch {
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
-    int heads_together = 1;       ///< so many heads' longest blocks come before their shorter ones
+    KeyOrder order = KeyOrder::ascending; ///< of backward_once
+    int heads_together = 1;               ///< so many heads' longest blocks come before their shorter ones
     unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null. In
                                   ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is
 };

@@ -13,6 +13,7 @@
 #include "nvidia/cluster.hpp"
 #include "nvidia/merge_splits.hpp"
 #if FLASHOMP_HOPPER
+#include "nvidia/once_machine.hpp"
 #include "nvidia/paired_machine.hpp"
 #else
 #include "nvidia/latent_machine.hpp"
@@ -48,8 +49,14 @@ struct Masked : Usual {};
 #if FLASHOMP_HOPPER
 template <class Kind, int depth, class Math, Pass pass, bool modified, int side>
 using ConfigOf = HopperConfig<Kind, depth, Math, pass, modified, side>;
+template <class Config>
+using WithSums = std::conditional_t<int{Config::is_of_sums} != 0, SumsMachine<Config>, OnceMachine<Config>>;
+template <class Config>
+using OfTeams = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
 template <class Kind, class Config>
-using MachineOf = std::conditional_t<int{Config::teams} == 2, PairedMachine<Config>, HopperMachine<Config>>;
+using MachineOf =
+    typename std::conditional_t<int{Config::is_once} + int{Config::is_of_sums} != 0,
+                                std::type_identity<WithSums<Config>>, std::type_identity<OfTeams<Config>>>::type;
 #else
 template <class Kind, int depth, class Math, Pass pass, bool modified, int /*side*/>
 using ConfigOf = TileConfig<Kind, depth, Math, pass, modified>;
@@ -117,13 +124,18 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
         ptx::store_shared_32(place ^ 4, static_cast<unsigned>(crew));
     }
     crew_barrier<shape.warps, shape.teams>();
-    for (int item = crew; item < work.items;) {
+    const auto draw = [&]() FLASHOMP_LAMBDA {
         if (side == 0 && ptx::warp() == 0) {
             const unsigned next = static_cast<unsigned>(crews) + __atomic_fetch_add(&call.drawn, 1U, __ATOMIC_RELAXED);
             ptx::store_shared_32(place, next);
             if constexpr (shape.teams == 2) {
                 ptx::store_in_team(ptx::address_in_team(place, 1), next);
             }
+        }
+    };
+    for (int item = crew; item < work.items;) {
+        if constexpr (pass != Pass::backward_once) {
+            draw();
         }
         if constexpr (FLASHOMP_HOPPER == 0 && sums_apart(operands, pass, depth, modified)) {
             OneMachine values(memory);
@@ -134,6 +146,9 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
             latent_block<OneMachine, modified, Keys>(memory, params, work.item(item));
         } else {
             run_block<pass, modified, Keys>(OneMachine(memory), params, work.item(item));
+        }
+        if constexpr (pass == Pass::backward_once) { // not before: others may wait for what it has drawn
+            draw();
         }
         if constexpr (pass == Pass::backward_key) {
             if (shape.teams == 2 && params.head_splits > 1) {
@@ -232,10 +247,13 @@ static Ran run_pass(const Launch& launch, Call* there)
     const int all_teams = launch.crews * Teams::number;
     constexpr int dynamic_bytes =
         FLASHOMP_HOPPER != 0 ? Kind::of(pass, depth, modified).team_bytes + shared_call_bytes + lost_bytes : 0;
-    // Two teams' static arrays, in which libgomp has 400 bytes, and the system's KB, in the 228 KB of a multiprocessor.
-    static_assert(2 * (dynamic_bytes + 512 + 1024) <= 228 * 1024);
-    const Direct direct = launch_directly({entry_number<depth, pass, modified, Math, Keys, Kind>(), dynamic_bytes},
-                                          launch.device, all_teams, warps, there);
+    // The static arrays of its teams, in which libgomp has 400 bytes, and the system's KB, in the 228 KB of a
+    // multiprocessor, which has the registers of 8 warps.
+    static_assert(8 / warps * (dynamic_bytes + 512 + 1024) <= 228 * 1024);
+    const Entry entry{.number = entry_number<depth, pass, modified, Math, Keys, Kind>(),
+                      .dynamic_bytes = dynamic_bytes,
+                      .waits = pass == Pass::backward_once};
+    const Direct direct = launch_directly(entry, launch.device, all_teams, warps, there);
     if (direct.is_there) {
         return {.on_device = true, .failure = direct.failure};
     }
@@ -288,7 +306,7 @@ template <>
 Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* there)
 {
     Ran ran;
-    for_pass(call.launch.pass, call.params.is_modified, [&]<Pass pass, bool modified>() {
+    const auto run = [&]<Pass pass, bool modified>() {
         if constexpr (Usual::of(pass, FLASHOMP_TENSOR_DEPTH, modified).fragments > 0) {
             if constexpr (operands == Operands::tf32) {
                 ran = run_kind<pass, modified, ptx::Tf32Math>(call, there);
@@ -298,7 +316,20 @@ Ran run_tensor_depth<operands, FLASHOMP_TENSOR_DEPTH>(const Call& call, Call* th
                           : run_kind<pass, modified, ptx::Float16Math>(call, there);
             }
         }
-    });
+    };
+    switch (call.launch.pass) {
+    case Pass::backward_start:
+        run.template operator()<Pass::backward_start, false>();
+        break;
+    case Pass::backward_once:
+        run.template operator()<Pass::backward_once, false>();
+        break;
+    case Pass::backward_end:
+        run.template operator()<Pass::backward_end, false>();
+        break;
+    default:
+        for_pass(call.launch.pass, call.params.is_modified, run);
+    }
     return ran;
 }
 

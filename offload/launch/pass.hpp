@@ -13,17 +13,17 @@
 
 namespace flashomp::offload {
 
-/// The units of work of a pass; those of backward_once are backward_key's (a second comparison of launch.pass takes
-/// places on a GPU's stack).
+/// The units of work of a pass.
 struct Work {
     int blocks = 1, heads = 1, batches = 1, splits = 1;
     bool ascending = false; ///< order of the blocks
     int heads_together = 1;
+    KeyOrder order = KeyOrder::ascending;
     const Unit* units = nullptr;
     std::int64_t items = 0;
 
     FLASHOMP_INLINE Work(const Params& p, const Launch& launch)
-        : batches(p.batch), heads_together(launch.heads_together), units(launch.units)
+        : batches(p.batch), heads_together(launch.heads_together), order(launch.order), units(launch.units)
     {
         if (launch.pass == Pass::backward_bias) {
             items = BiasBlocks(p, launch.resident_rows, launch.stream_rows).items();
@@ -33,12 +33,12 @@ struct Work {
             items = p.heads_q;
             return;
         }
-        const bool keys = launch.pass == Pass::backward_key;
+        const bool keys = keys_stay(launch.pass);
         const int rows = keys ? p.seqlen_k : p.seqlen_q;
         blocks = (rows + launch.resident_rows - 1) / launch.resident_rows;
         heads = keys ? p.heads_kv : p.heads_q;
         splits = launch.pass == Pass::forward ? p.splits : (keys ? head_splits(p) : 1);
-        ascending = keys;
+        ascending = keys && order != KeyOrder::descending;
         items = (units != nullptr ? std::int64_t{launch.unit_count} : std::int64_t{blocks} * batches) * heads * splits;
     }
 
@@ -52,6 +52,7 @@ struct Work {
     {
         const auto index = static_cast<int>(number) / splits;
         WorkItem work;
+        work.order = order;
         work.split = static_cast<int>(number) - index * splits;
         if (units != nullptr) { // sorted by cost, longest first
             const Unit& unit = units[index / heads];
@@ -88,9 +89,11 @@ FLASHOMP_INLINE void run_block(Machine tile, const Params& p, const WorkItem& wo
         backward_key_block<modified>(tile, p, work);
     } else if constexpr (pass == Pass::backward_start) {
         backward_start_block(tile, p, work);
-    } else {
-        static_assert(pass == Pass::backward_once);
+    } else if constexpr (pass == Pass::backward_once) {
         backward_once_block<modified>(tile, p, work);
+    } else {
+        static_assert(pass == Pass::backward_end);
+        backward_end_block(tile, p, work);
     }
 }
 
@@ -131,6 +134,7 @@ void for_pass(Pass pass, bool modified, F f)
         return f.template operator()<Pass::backward_sink, false>();
     case Pass::backward_start:
     case Pass::backward_once:
+    case Pass::backward_end:
         break;
     }
 }
@@ -167,6 +171,8 @@ std::int64_t crew_floats(Pass pass, int resident_rows, int stream_rows, int head
             return backward_key_floats<Machine>(resident_rows, stream_rows, head_dim, head_dim_v) +
                    Machine::project_floats(resident_rows, stream_rows, head_dim);
         }
+        break;
+    case Pass::backward_end:
         break;
     }
     return 0;

@@ -135,12 +135,30 @@ constexpr TensorShape few_rows_shape(Operands operands, Pass pass, int depth, bo
     return shapes[depth];
 }
 
+/// The same for the launches of a backward pass that computes S and dP once (nvidia/once_machine.hpp): a crew has all
+/// registers of a multiprocessor.
+constexpr TensorShape once_shape(Pass pass, int depth, bool modified)
+{
+    if (modified || depth != 128) {
+        return {};
+    }
+    TensorShape shape{.fragments = 1, .stream_rows = 64, .warps = 4, .team_bytes = 48 * 1024};
+    if (pass == Pass::backward_once) {
+        shape.warps = 8;
+        shape.panels_in_memory = 4; // all of keys and values
+        shape.team_bytes = 196 * 1024;
+    }
+    return shape;
+}
+
 /// The same for warpgroup products, whose right operands need no registers.
 constexpr TensorShape hopper_shape(Operands operands, Pass pass, int depth, bool modified)
 {
-    if (operands == Operands::tf32 ||
-        (pass != Pass::forward && pass != Pass::backward_query && pass != Pass::backward_key)) {
+    if (operands == Operands::tf32 || pass == Pass::backward_bias || pass == Pass::backward_sink) {
         return {};
+    }
+    if (pass == Pass::backward_start || pass == Pass::backward_once || pass == Pass::backward_end) {
+        return once_shape(pass, depth, modified);
     }
     // Two teams have the registers of a multiprocessor, so each has half of its shared memory. Of the 114 KB static
     // arrays, the alignment, the system's own and the call's parameters take 3 to 4.

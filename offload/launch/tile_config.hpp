@@ -19,7 +19,7 @@ struct TileConfig {
         in_registers = Shapes::of(pass, head_depth, is_modified).in_registers,
         places = Shapes::of(pass, head_depth, is_modified).places,
         team_bytes = Shapes::of(pass, head_depth, is_modified).team_bytes,
-        refetch = pass == Pass::backward_key || is_modified,
+        refetch = keys_stay(pass) || is_modified,
         modified = is_modified,
     };
 };
@@ -31,12 +31,14 @@ struct HopperConfig : TileConfig<Shapes, head_depth, M, pass, is_modified> {
         teams = Shapes::of(pass, head_depth, is_modified).teams,
         side = team_side,
         answers = teams == 2 && pass == Pass::backward_key,
-        accumulators = teams == 1 && pass == Pass::backward_key ? 2 : 1,
+        accumulators = teams == 1 && keys_stay(pass) ? 2 : 1,
         residents = pass == Pass::forward || teams == 2 ? 1 : 2, // of a team
         panels_in_memory = Shapes::of(pass, head_depth, is_modified).panels_in_memory,
         // Two need more registers than there are.
         one_loop = teams == 2 || (pass == Pass::backward_key && head_depth == 128),
-        copies_stats = pass == Pass::backward_key && team_side == 0,
+        copies_stats = keys_stay(pass) && team_side == 0,
+        is_once = pass == Pass::backward_once,
+        is_of_sums = pass == Pass::backward_start || pass == Pass::backward_end,
         defers = Shapes::of(pass, head_depth, is_modified).defers,
         lead = Shapes::of(pass, head_depth, is_modified).lead,
         sums_lead = Shapes::of(pass, head_depth, is_modified).sums_lead,

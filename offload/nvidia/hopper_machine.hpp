@@ -21,6 +21,7 @@ namespace flashomp::offload {
 /// are too few for what a block does not change (ptx::refetch()).
 template <class Config>
 class HopperMachine : public TensorTile<Config> {
+protected:
     using Tile = TensorTile<Config>;
     using Products = WarpgroupProducts<Config>;
     using Rings = BlockRings<Config, int{Tile::block_bytes}>;
@@ -219,7 +220,7 @@ public:
         return rings_.begin();
     }
 
-private:
+protected:
     /// So many of its last panels are in team memory.
     static constexpr int panels_of_resident(int number)
     {
@@ -355,6 +356,8 @@ private:
     int used_residents_ = 0;
     Products products_;
     Rings rings_;
+
+private:
     bool has_pending_ = false; ///< a constant once all is inlined
     int pending_sums_ = 0;     ///< barrier of the block that is pending
 };

@@ -72,11 +72,20 @@ FLASHOMP_INLINE std::uint32_t shared_address(const void* pointer)
 }
 
 /// bar.sync: all `threads` lanes of the block. Barrier 8, since libgomp uses the first two.
-template <int threads>
+template <int threads, int number = 8>
 FLASHOMP_INLINE void barrier()
 {
     if (is_nvptx()) {
-        asm volatile("bar.sync 8, %0;" ::"n"(threads));
+        asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads));
+    }
+}
+
+/// bar.arrive: the same by those who do not wait for the others.
+template <int threads, int number>
+FLASHOMP_INLINE void arrive()
+{
+    if (is_nvptx()) {
+        asm volatile("bar.arrive %0, %1;" ::"n"(number), "n"(threads));
     }
 }
 
@@ -174,6 +183,21 @@ FLASHOMP_INLINE float load_shared(std::uint32_t shared)
                      : "r"(shared));
     }
     return value;
+}
+
+/// ld.shared.v2: two floats.
+struct FloatPair {
+    float x, y;
+};
+FLASHOMP_INLINE FloatPair load_shared_pair(std::uint32_t shared)
+{
+    FloatPair pair{};
+    if (is_nvptx()) {
+        asm volatile("{ .reg .b32 v<2>; ld.shared.v2.b32 {v0, v1}, [%2]; mov.b32 %0, v0; mov.b32 %1, v1; }"
+                     : "=" FLASHOMP_ASM_FLOAT(pair.x), "=" FLASHOMP_ASM_FLOAT(pair.y)
+                     : "r"(shared));
+    }
+    return pair;
 }
 
 /// ld.shared.v4: 16 bytes.

@@ -62,7 +62,12 @@ public:
     /// Begins a score tile, between fence_products() and commit_products().
     FLASHOMP_INLINE void multiply(const Scores& s, const Resident& block, StreamBlock stream)
     {
-        issue_scores(s, block, stream, std::make_integer_sequence<int, depth / 16>());
+        issue_scores(s, block, block.address, stream, std::make_integer_sequence<int, depth / 16>());
+    }
+    /// The same where the warpgroup's rows of the resident block, all in team memory, begin at `rows`.
+    FLASHOMP_INLINE void multiply(const Scores& s, const Resident& block, std::uint32_t rows, StreamBlock stream)
+    {
+        issue_scores(s, block, rows, stream, std::make_integer_sequence<int, depth / 16>());
     }
 
     /// Fetches a score tile whose products are done.
@@ -175,13 +180,13 @@ private:
     }
 
     template <int... step>
-    FLASHOMP_INLINE void issue_scores(const Scores& s, const Resident& block, StreamBlock stream,
+    FLASHOMP_INLINE void issue_scores(const Scores& s, const Resident& block, std::uint32_t rows, StreamBlock stream,
                                       std::integer_sequence<int, step...>)
     {
         const std::uint32_t right = ptx::uniform(ptx::matrix_descriptor(in_team(stream.address), 0));
         std::uint32_t left = 0;
         if (block.steps_in_registers < Tile::steps) {
-            left = ptx::uniform(ptx::matrix_descriptor(in_team(block.address), 0));
+            left = ptx::uniform(ptx::matrix_descriptor(in_team(rows), 0));
         }
         const int first = block.steps_in_registers / panel_steps; // panel in team memory
         (issue_score_step<step>(s, block,

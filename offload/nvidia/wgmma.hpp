@@ -135,8 +135,8 @@ FLASHOMP_INLINE void wait_products()
                  "r"(a.x[3]))
 #define FLASHOMP_WGMMA_MEMORY(columns, type, accumulators)                                                             \
     asm volatile("{ .reg .b64 a; mov.b64 a, {%5, %2};"                                                                 \
-                 FLASHOMP_WGMMA(columns, type, accumulators) "a, b, adds, 1, 1, 0, %4; }" ::"n"(group), "r"(right),    \
-                 "n"(descriptor_high), "n"(adds), "n"(transposed), "r"(left))
+                 FLASHOMP_WGMMA(columns, type, accumulators) "a, b, adds, 1, 1, %6, %4; }" ::"n"(group), "r"(right),   \
+                 "n"(descriptor_high), "n"(adds), "n"(transposed), "r"(left), "n"(left_transposed))
 #define FLASHOMP_WGMMA_OF(where, type)                                                                                 \
     if constexpr (columns == 16) {                                                                                     \
         FLASHOMP_WGMMA_##where(16, type, FLASHOMP_D8);                                                                 \
@@ -173,8 +173,8 @@ FLASHOMP_INLINE void multiply_add(int group, const Four& a, std::uint32_t right)
     }
 }
 
-/// The same with a left operand in shared memory, whose rows lie along the inner dimension.
-template <bool is_bfloat16, int columns, bool adds, bool transposed>
+/// The same with a left operand in shared memory, whose rows lie along the inner dimension, or transposed its columns.
+template <bool is_bfloat16, int columns, bool adds, bool transposed, bool left_transposed = false>
 FLASHOMP_INLINE void multiply_add(int group, std::uint32_t left, std::uint32_t right)
 {
     static_assert(has_product(columns));

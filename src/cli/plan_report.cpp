@@ -24,6 +24,8 @@ const char* pass_name(offload::Pass pass)
         return "backward, D";
     case offload::Pass::backward_once:
         return "backward, dQ, dK and dV";
+    case offload::Pass::backward_end:
+        return "backward, dQ of its sums";
     case offload::Pass::backward_bias:
         return "backward, dbias";
     case offload::Pass::backward_sink:

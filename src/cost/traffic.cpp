@@ -109,6 +109,7 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     const auto dv = static_cast<double>(problem.head_dim_v);
     const auto heads_q = static_cast<double>(problem.heads_q);
     const auto heads_kv = static_cast<double>(problem.heads_kv);
+    constexpr double sum = 4; // bytes, float32
     switch (pass.launch.pass) {
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE. Where a tensor-core kernel takes V in parts, Q and K come with each.
@@ -127,12 +128,16 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
         return {heads_kv * rows.resident * element * (d + dv) + streamed + again,
                 heads_kv * rows.resident * element * (d + dv)};
     }
-    case Pass::backward_start:
-        // dO and O; D, the residual and zeros for dQ.
-        return {heads_q * rows.resident * 2 * element * dv, heads_q * rows.resident * (element * d + 2 * statistic)};
+    case Pass::backward_start: {
+        // dO and O; D, the residual and, where dQ itself is what is added to, zeros for it.
+        const double zeros = pass.machine == Machine::host ? element * d : 0;
+        return {heads_q * rows.resident * 2 * element * dv, heads_q * rows.resident * (zeros + 2 * statistic)};
+    }
+    case Pass::backward_end: // the sums of dQ; dQ
+        return {heads_q * rows.resident * sum * d, heads_q * rows.resident * element * d};
     case Pass::backward_once: {
-        // As backward_key; and dQ is read and written for each block of keys.
-        const double sums = heads_q * rows.streamed * element * d;
+        // As backward_key; and the sums of dQ are read and written for each block of keys.
+        const double sums = heads_q * rows.streamed * sum * d;
         return {heads_kv * rows.resident * element * (d + dv) +
                     heads_q * rows.streamed * (element * (d + dv) + 3 * statistic) + sums,
                 heads_kv * rows.resident * element * (d + dv) + sums};

@@ -69,6 +69,7 @@ double pass_flops(const Shape& shape, const PassPlan& pass)
         return once * (d + dv);
     case offload::Pass::backward_sink:
     case offload::Pass::backward_start: // sums over rows, not over pairs
+    case offload::Pass::backward_end:
         break;
     }
     return 0;

@@ -77,6 +77,10 @@ void Calls::set(const Problem& problem, const offload::Params& params, float* cr
         if (placed.arrivals > 0) {
             launch.arrivals = reinterpret_cast<unsigned*>(bytes + placed.arrivals_at);
         }
+        if (is_one_pass(plan_) && !space.is_host()) {
+            placed.call.params.sums = crew_memory;
+            placed.call.params.turns = launch.arrivals;
+        }
         if (space.is_host()) {
             std::fill_n(launch.arrivals, placed.arrivals, 0U);
             int& threads = pass.machine == Machine::plain ? launch.crew_threads : launch.crews;

@@ -32,6 +32,9 @@ bool has_large_lse(const Problem& problem)
     const bool packed = problem.lse.rank == 2;
     const std::int64_t batches = packed ? 1 : problem.lse.shape[0];
     const std::int64_t rows = problem.lse.shape[packed ? 1 : 2];
+    if (rows == 0) {
+        return false; // without a look at each of what may be many heads
+    }
     for (std::int64_t b = 0; b < batches; ++b) {
         for (std::int64_t head = 0; head < problem.heads_q; ++head) {
             const float* const x = offload::row_stats(lse, static_cast<int>(b), static_cast<int>(head), 0);

@@ -37,7 +37,7 @@ struct Streamed {
 /// What streams past the resident blocks of a pass.
 std::array<Streamed, 2> streamed(offload::Pass pass, const Problem& problem)
 {
-    if (pass == offload::Pass::backward_key) {
+    if (offload::keys_stay(pass)) {
         return {{{&offload::Params::q, &problem.q}, {&offload::Params::dout, &problem.dout}}};
     }
     return {{{&offload::Params::k, &problem.k}, {&offload::Params::v, &problem.v}}};
@@ -69,8 +69,7 @@ TensorMaps maps_of(const PassPlan& pass, const Problem& problem, const offload::
 {
     TensorMaps maps;
     const offload::Launch& launch = pass.launch;
-    if (pass.machine != Machine::hopper ||
-        (launch.pass == offload::Pass::backward_key && !has_whole_statistics(params))) {
+    if (pass.machine != Machine::hopper || (offload::keys_stay(launch.pass) && !has_whole_statistics(params))) {
         return maps;
     }
     const auto tensors = streamed(launch.pass, problem);

@@ -277,6 +277,22 @@ int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
     return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
 }
 
+/// Under a mask key blocks begin with other query blocks: under a causal one with that of their own rows, so that the
+/// last one gets everywhere first. Without one all would begin with the first query block, and wait for one another;
+/// where all of a head are at work at once, each begins at another place.
+offload::KeyOrder key_order(const Problem& problem, const Launch& launch)
+{
+    const offload::Band band = band_of(problem, static_cast<int>(problem.seqlen_q), static_cast<int>(problem.seqlen_k));
+    if (!problem.starts_q.empty()) {
+        return problem.options.causal == Causal::none ? offload::KeyOrder::ascending : offload::KeyOrder::descending;
+    }
+    if (band.low > 1 - band.q_len || band.high < band.k_len - 1) {
+        return offload::KeyOrder::descending;
+    }
+    const std::int64_t blocks = (problem.seqlen_k + launch.resident_rows - 1) / launch.resident_rows;
+    return 2 * blocks <= launch.crews ? offload::KeyOrder::rotating : offload::KeyOrder::ascending;
+}
+
 } // namespace
 
 Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
@@ -297,6 +313,12 @@ Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, cons
                             shape.teams);
     }
     launch.heads_together = heads_together(pass, problem, hardware);
+    if (pass == Pass::backward_start || pass == Pass::backward_end) {
+        launch.crews *= 4; // their kernels take few registers, and wait for memory
+    }
+    if (pass == Pass::backward_once) {
+        launch.order = key_order(problem, launch);
+    }
     return launch;
 }
 

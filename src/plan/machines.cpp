@@ -58,6 +58,14 @@ bool sums_apart(Pass pass, const Problem& problem, const Hardware& hardware)
                                modifies_scores(problem.options));
 }
 
+bool has_results_like_q(const Problem& problem)
+{
+    const DType dtype = output_type_of(problem.dtype);
+    const auto is_alike = [dtype](const TensorView& view) { return !view || view.dtype == dtype; };
+    return is_alike(problem.o) &&
+           (!problem.is_backward || (is_alike(problem.dq) && is_alike(problem.dk) && is_alike(problem.dv)));
+}
+
 const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hardware)
 {
     if (problem.options.score_mod) {
@@ -73,8 +81,34 @@ const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hard
     return found == end ? *best : *found;
 }
 
+namespace {
+
+/// Of GPUs. Sums over a row's keys, which repair LSE and D where only a part of the keys is there, are those of two
+/// passes; so are modified scores, and sequences whose blocks a team copies itself. A crew has a multiprocessor to
+/// itself, and waits for the key block before its own: few key blocks leave multiprocessors idle, few queries crews.
+bool has_one_pass_on_hopper(const Problem& problem, const Hardware& hardware)
+{
+    constexpr std::int64_t fewest_queries = 512;
+    if (!problem.is_backward || hardware.backend != Backend::openmp || !hardware.is_device || problem.keys_are_part() ||
+        modifies_scores(problem.options) || !problem.starts_q.empty() || !has_results_like_q(problem) ||
+        problem.seqlen_q < fewest_queries) {
+        return false;
+    }
+    const offload::TensorShape shape = shape_of(Machine::hopper, Pass::backward_once, problem, hardware);
+    if (shape.fragments == 0 || kernel_for(Pass::backward_key, problem, hardware).machine != Machine::hopper) {
+        return false;
+    }
+    const std::int64_t key_blocks = (problem.seqlen_k + shape.resident_rows() - 1) / shape.resident_rows();
+    return problem.batch * problem.heads_kv * key_blocks >= hardware.gpu.multiprocessors;
+}
+
+} // namespace
+
 bool takes_one_pass(const Problem& problem, const Hardware& hardware)
 {
+    if (has_one_pass_on_hopper(problem, hardware)) {
+        return true;
+    }
     return may_take_one_pass(problem) && kernel_for(Pass::backward_key, problem, hardware).machine == Machine::host &&
            host_isa_of(problem, hardware).has_one_pass;
 }

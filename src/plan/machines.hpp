@@ -23,4 +23,7 @@ const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hard
 /// Whether one pass computes dQ, dK and dV.
 bool takes_one_pass(const Problem& problem, const Hardware& hardware);
 
+/// Whether none of o, dq, dk and dv is float32 where q is not.
+bool has_results_like_q(const Problem& problem);
+
 } // namespace flashomp

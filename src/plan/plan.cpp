@@ -98,6 +98,9 @@ std::vector<Pass> passes_of(const Problem& problem, const Hardware& hardware)
     std::vector<Pass> passes{Pass::backward_query, Pass::backward_key};
     if (takes_one_pass(problem, hardware)) {
         passes = {Pass::backward_start, Pass::backward_once};
+        if (hardware.is_device) {
+            passes.push_back(Pass::backward_end);
+        }
     }
     if (problem.dbias && problem.dbias.elements() > 0) {
         passes.push_back(Pass::backward_bias);
@@ -184,7 +187,7 @@ void set_crews(const Problem& problem, PassPlan& pass, const Hardware& hardware,
         launch.heads_in_block = heads_in_block(problem, hardware, block_count(problem, pass) * plan.splits);
         launch.crew_floats *= launch.heads_in_block; // no piece of them has more than as many times the floats
     }
-    if (launch.pass == Pass::backward_once) {
+    if (launch.pass == Pass::backward_once && pass.machine == Machine::host) {
         // Crews at work on one head wait for each other, so as many heads as there are crews, where there are.
         launch.heads_together =
             static_cast<int>(std::clamp<std::int64_t>(launch.crews, 1, problem.batch * problem.heads_kv));

@@ -137,6 +137,16 @@ std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hard
     return obstacle.empty() ? missing_library(offload::has_hopper_machine(depth)) : obstacle;
 }
 
+/// The float32 sums of dQ, of whole query blocks.
+std::int64_t openmp_hopper_bytes(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (pass != Pass::backward_once) {
+        return 0;
+    }
+    const std::int64_t rows = shape_of(Machine::hopper, pass, problem, hardware).stream_rows;
+    return 4 * problem.batch * problem.heads_q * ((problem.seqlen_q + rows - 1) / rows) * rows * problem.kernel_depth();
+}
+
 std::string cuda_tensor_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     return tensor_obstacle(Machine::tensor, pass, problem, hardware);
@@ -161,15 +171,6 @@ constexpr Kernel cuda_tensor{
 };
 
 // --- CUDA's kernels for Hopper, whose schedule is their own
-
-/// Whether none of o, dq, dk and dv is float32 where q is not.
-bool has_results_like_q(const Problem& problem)
-{
-    const DType dtype = output_type_of(problem.dtype);
-    const auto is_alike = [dtype](const TensorView& view) { return !view || view.dtype == dtype; };
-    return is_alike(problem.o) &&
-           (!problem.is_backward || (is_alike(problem.dq) && is_alike(problem.dk) && is_alike(problem.dv)));
-}
 
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
 bool would_cut_keys(const Problem& problem, const Hardware& hardware)
@@ -304,6 +305,7 @@ constexpr Kernel list[] = {
         .machine = Machine::hopper,
         .obstacle = openmp_hopper_obstacle,
         .launch = tensor_launch<Machine::hopper>,
+        .workspace_bytes = openmp_hopper_bytes,
         .merges_parts = true,
         .run_region = offload::run_hopper,
     },

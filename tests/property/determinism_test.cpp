@@ -52,6 +52,33 @@ TEST_P(Determinism, EveryDepthWithManyItems)
     }
 }
 
+// Key blocks that add to dQ in each order: upwards (more than there are multiprocessors), downwards (under a mask) and
+// each from another query on; and query heads that follow one another.
+TEST_P(Determinism, KeyBlocksThatTakeTurns)
+{
+    if (!target_.is_device || target_.machine == Machine::plain) {
+        GTEST_SKIP() << "only a GPU's crews are as many as it takes";
+    }
+    struct Case {
+        Shape shape;
+        Causal causal = Causal::none;
+        Window window = {};
+    };
+    for (const Case& each : {Case{{1, 2, 2, 600, 9000, 128, 128}}, Case{{2, 16, 8, 777, 1300, 128, 96}},
+                             Case{{2, 8, 8, 1500, 1300, 128, 128}, Causal::top_left},
+                             Case{{2, 8, 8, 1100, 1700, 120, 128}, Causal::top_left},
+                             Case{{2, 8, 8, 1500, 1300, 128, 128}, Causal::none, {40, 0}},
+                             Case{{2, 16, 8, 1500, 1300, 128, 128}, Causal::none, {-1, 300}},
+                             Case{{2, 8, 8, 1300, 1500, 128, 128}, Causal::bottom_right, {700, -1}}}) {
+        SCOPED_TRACE(each.shape.seqlen_q);
+        AttentionCase attention(each.shape, DType::bfloat16, 41);
+        Options options;
+        options.causal = each.causal;
+        options.window = each.window;
+        expect_same_bits_in_every_run(attention, options, 4);
+    }
+}
+
 TEST_P(Determinism, AnyNumberOfThreads)
 {
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {

@@ -229,6 +229,22 @@ TEST_P(HiddenKeys, AReportSaysWhatWasComputedTwice)
     EXPECT_TRUE(spoilt.first.computed_twice && spoilt.second.computed_twice);
 }
 
+// Where a GPU computes all gradients in one pass, what a hidden key has for dQ is in the same sum as what others have.
+TEST_P(HiddenKeys, AmongManyKeyBlocksMayHoldAnything)
+{
+    const bool is_large = target_.is_device && target_.machine != Machine::plain;
+    const Shape size = is_large ? Shape{11, 2, 2, 520, 760, 128, 128} : Shape{2, 1, 1, 52, 76, 128, 128};
+    const std::int64_t unseen = size.seqlen_q;
+    const auto is_hidden = [=](std::int64_t j) { return j % 50 == 7 || j >= unseen; };
+    AttentionCase attention(size, dtype(), 2308);
+    pad(attention, [](std::int64_t j) { return j % 50 == 7; });
+    attention.options.causal = Causal::top_left;
+    spoil(attention, 1, is_hidden);
+    check(attention);
+    expect_all_finite(attention.dq, "dq");
+    expect_all_finite(attention.dk, "dk");
+}
+
 TEST_P(HiddenKeys, ABiasOfMinusInfinityHides)
 {
     AttentionCase attention({1, 2, 1, 50, 80, 24, 24}, dtype(), 2305);

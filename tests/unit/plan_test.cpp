@@ -2,8 +2,12 @@
 #include "plan.hpp"
 
 #include "host_isa.hpp"
+#include "kernel_params.hpp"
 #include "refusal.hpp"
 #include "shape.hpp"
+
+#include "algorithm/turns.hpp"
+#include "launch/pass.hpp"
 
 #include <algorithm>
 #include <gtest/gtest.h>
@@ -193,8 +197,10 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
         EXPECT_EQ(launch.crews, 128); // two teams each
         EXPECT_EQ(launch.crew_threads, 4);
     }
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crew_teams, 1);
-    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crews, 256);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d64", 0).crew_teams, 1);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d64", 0).crews, 256);
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crews, 128); // one pass: a multiprocessor each
+    EXPECT_EQ(dk_dv("b8_h8_n4096_d128", 0).crew_threads, 8);
     EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 7).crews, 3); // whole pairs of the teams that the caller allows
     EXPECT_EQ(dk_dv("b8_h8_n4096_d256", 1).crews, 1);
     EXPECT_EQ(dk_dv("b1_h1_n64_d256", 0).crews, 1);
@@ -316,6 +322,103 @@ TEST(OneQuery, HasTheHeadsOfAGroupAsRowsAndTheKeysOfItsWindow)
     for (const Problem& other : {first_key_alone, dropping, problem_of("b2_h8kv2_n2x100_d64")}) {
         EXPECT_FALSE(computed(other).rows_are_heads);
         EXPECT_EQ(computed(other).heads_q, 8);
+    }
+}
+
+/// Crews that add to dQ by turns, a tile at a time: whether all of them come to an end.
+bool do_turns_end(const Problem& problem, const Hardware& hardware)
+{
+    const offload::Params p = described_params(problem, hardware);
+    const Plan decided = plan(problem, hardware);
+    const offload::Launch& launch = decided.passes.at(1).launch;
+    const offload::Work work(p, launch);
+    const offload::Sequence seq = offload::sequence(p, 0);
+    const offload::Band band = offload::band_of(p, seq);
+    struct Step {
+        std::size_t block;
+        unsigned before, after;
+    };
+    const auto steps_of = [&](std::int64_t number) { // of an item, query head after query head
+        const offload::WorkItem item = work.item(number);
+        const int group = p.heads_q / p.heads_kv;
+        const offload::Range seen =
+            offload::seeing_query_blocks(band, item.block, launch.stream_rows, launch.resident_rows);
+        const int first = item.order == offload::KeyOrder::rotating
+                              ? offload::first_query_block(item.block, work.blocks, seen.end)
+                              : seen.begin;
+        std::vector<Step> steps;
+        for (int head = item.head * group; head < (item.head + 1) * group; ++head) {
+            const offload::Turns turns =
+                offload::turns_of(p, item, band, head, launch.stream_rows, launch.resident_rows);
+            const auto is_in = [](int block, const offload::Range& range) {
+                return block >= range.begin && block < range.end;
+            };
+            for (int i = 0; i < seen.end - seen.begin; ++i) {
+                const int block = first + i < seen.end ? first + i : seen.begin + (first + i - seen.end);
+                steps.push_back({static_cast<std::size_t>(turns.block + block),
+                                 is_in(block, turns.first) ? 0 : turns.before,
+                                 is_in(block, turns.last) ? 0 : turns.own});
+            }
+        }
+        return steps;
+    };
+    struct Crew {
+        std::int64_t item;
+        std::vector<Step> steps;
+        std::size_t done = 0;
+    };
+    const std::int64_t blocks = p.seqlen_q / launch.stream_rows + 1;
+    std::vector<unsigned> numbers(static_cast<std::size_t>(p.batch * std::int64_t{p.heads_q} * blocks));
+    std::vector<Crew> crews;
+    std::int64_t drawn = 0;
+    for (; drawn < std::min<std::int64_t>(launch.crews, work.items); ++drawn) {
+        crews.push_back({drawn, steps_of(drawn)});
+    }
+    for (bool goes_on = true; goes_on;) {
+        goes_on = false;
+        for (Crew& crew : crews) {
+            if (crew.done < crew.steps.size() &&
+                numbers.at(crew.steps[crew.done].block) == crew.steps[crew.done].before) {
+                numbers[crew.steps[crew.done].block] = crew.steps[crew.done].after;
+                ++crew.done;
+                goes_on = true;
+            }
+            if (crew.done == crew.steps.size() && drawn < work.items) {
+                crew = {drawn, steps_of(drawn)};
+                ++drawn;
+                goes_on = true;
+            }
+        }
+    }
+    return drawn == work.items && std::all_of(numbers.begin(), numbers.end(), [](unsigned n) { return n == 0; }) &&
+           std::all_of(crews.begin(), crews.end(), [](const Crew& crew) { return crew.done == crew.steps.size(); });
+}
+
+TEST(GpuPlan, KeyBlocksThatTakeTurnsComeToAnEnd)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    Hardware hardware = gpu();
+    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
+    hardware.gpu.multiprocessors = 132;
+    struct Case {
+        const char* shape;
+        Causal causal = Causal::none;
+        Window window = {};
+    };
+    for (const Case& each :
+         {Case{"b1_h2_n600x9000_d128"}, Case{"b2_h16kv8_n777x1300_d128v96"},
+          Case{"b2_h8_n1500x1300_d128", Causal::top_left}, Case{"b2_h8_n1100x1700_d120v128", Causal::top_left},
+          Case{"b2_h8_n1500x1300_d128", Causal::none, {40, 0}},
+          Case{"b2_h16kv8_n1500x1300_d128", Causal::none, {-1, 300}},
+          Case{"b2_h8_n1300x1500_d128", Causal::bottom_right, {700, -1}}}) {
+        Options options;
+        options.causal = each.causal;
+        options.window = each.window;
+        const Problem problem = cost::problem_of(cost::parse_shape(each.shape), DType::bfloat16, true, options);
+        ASSERT_TRUE(is_one_pass(plan(problem, hardware))) << each.shape;
+        EXPECT_TRUE(do_turns_end(problem, hardware)) << each.shape;
     }
 }
 

@@ -170,6 +170,30 @@ TEST(Registry, WarpgroupProductsAreHoppersAlone)
     }
 }
 
+TEST(Registry, OnePassForAllGradientsWhereItIsFaster)
+{
+    if (!offload::has_gpu_code() || !offload::load_hopper_machine()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    const auto passes = [](const char* shape, const Options& options = {}) {
+        const Hardware h200 = place_on(*find_known_device("h200"), {.backend = Backend::openmp}).hardware;
+        const Plan decided = plan(cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, options), h200);
+        return std::pair{decided.passes.size(), is_one_pass(decided)};
+    };
+    const std::pair one{std::size_t{3}, true}, two{std::size_t{2}, false}; // D and the sums of dQ have theirs
+    EXPECT_EQ(passes("b4_h16_n4096_d128"), one);
+    EXPECT_EQ(passes("b4_h16_n4096_d128_causal"), one);
+    EXPECT_EQ(passes("b32_h32kv4_n512_d80"), one);
+    EXPECT_EQ(passes("b4_h32_n4096_d64"), two);
+    EXPECT_EQ(passes("b4_h8_n4096_d256"), two);
+    EXPECT_EQ(passes("b32_h16_n500_d128"), two); // few queries
+    EXPECT_EQ(passes("b1_h8_n2048_d128"), two);  // 128 key blocks, for 132 multiprocessors
+    EXPECT_EQ(passes("b4_h16_n4096_d128_varlen"), two);
+    Options softcap;
+    softcap.softcap = 20.0F;
+    EXPECT_EQ(passes("b4_h16_n4096_d128", softcap), two);
+}
+
 TEST(Registry, CudasHopperKernelsAreInThePlan)
 {
     if (!cuda::is_built()) {

@@ -3,6 +3,10 @@
 A file has comments and a line for each kernel: architecture, numbers, the kernel's name.
 """
 
+# offload::Pass, in its order: symbols have a pass as its number.
+PASSES = ("forward", "backward_query", "backward_key", "backward_bias", "backward_sink",
+          "backward_start", "backward_once", "backward_end")
+
 
 def read(path, count):
     """({(architecture, kernel): numbers}, comments): `count` numbers each."""
