@@ -69,6 +69,9 @@ MEASURES = (
      ("host*",)),
 )
 
+# Builds with changes that no commit had, where it is known which files had changed.
+CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
+
 
 def measured(name, context=None):
     """(name of the code, paths) of a file of results."""
@@ -141,7 +144,10 @@ def is_other_code(commit, name, folder, of_host=True):
 def age(commit, paths, folder=results.ROOT):
     """{"older": whether `paths` changed since `commit`, None where that cannot be known, …}."""
     if commit.endswith("-dirty"):
-        return {"older": None, "why": "the program was built from changes that no commit has"}
+        measures = (git("ls-files", "--", *paths, folder=folder) or "").splitlines()
+        if commit not in CHANGED or not set(CHANGED[commit]).isdisjoint(measures):
+            return {"older": None, "why": "the program was built from changes that no commit has"}
+        commit = commit.removesuffix("-dirty")
     if git("cat-file", "-e", f"{commit}^{{commit}}", folder=folder) is None:
         return {"older": None, "why": "that commit is not in this repository"}
     names = moved(commit, folder)

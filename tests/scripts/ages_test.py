@@ -94,6 +94,12 @@ class Age(unittest.TestCase):
         self.assertEqual(self.age("0123456789ab", "kernel.hpp")["why"], "that commit is not in this repository")
         self.assertIsNone(self.age(self.first + "-dirty", "kernel.hpp")["older"])
 
+    def test_of_a_build_with_known_changes_only_what_they_are_of_is_unknown(self):
+        dirty = self.commit("page.md", "2") + "-dirty"
+        with unittest.mock.patch.dict(ages.CHANGED, {dirty: ("page.md",)}):
+            self.assertIs(self.age(dirty, "kernel.hpp")["older"], False)
+            self.assertIsNone(self.age(dirty, "page.md")["older"])
+
     def test_where_git_is_not_there_it_is_told(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(ages.why_unknown(folder), "git or its repository is not here")
