@@ -81,9 +81,10 @@ enum class Machine : std::uint8_t { automatic, host, plain, tensor, hopper };
 /// Resident rows are those of the block that a crew keeps in place (queries; keys for dK and dV), stream rows those of
 /// the blocks that stream past it.
 struct Tiling {
-    int resident_rows = 0;      ///< multiple of 4 (plain) or of the vector length (host), at most 1024
-    int stream_rows = 0;        ///< multiple of 4, at most 1024
-    int teams = 0;              ///< at most 1024; openmp on a GPU only: cuda launches a block for each block of rows
+    int resident_rows = 0; ///< multiple of 4 (plain) or of the vector length (host), at most 1024
+    int stream_rows = 0;   ///< multiple of 4, at most 1024
+    int teams = 0; ///< at most 1024 (small launches may have four times as many); openmp on a GPU only: cuda launches a
+                   ///< block for each block of rows
     int team_threads = 0;       ///< OpenMP threads a team (warps on an NVIDIA GPU), at most 32
     bool global_memory = false; ///< openmp, plain machine: tiles in ordinary device memory instead of shared memory
 

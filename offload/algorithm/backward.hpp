@@ -2,13 +2,13 @@
 //
 //     P = e^(s - LSE)    dV = PᵀdO    dP = dO·Vᵀ    D = rowsum(dO∘O)    dS = P∘(dP - D)    dQ = dS·K    dK = dSᵀ·Q
 //
-// Two schedules, neither with float atomics, so that the result has the same bits run after run:
+// Two schedules, neither with sums in the order of arrival, so that the result has the same bits run after run:
 //
 // Two passes, here: query blocks in place for dQ (and D), key blocks in place for dK and dV. S and dP are computed in
 // both: 7 products instead of 5, and no crew waits for another. The dQ pass also repairs what rounding took from LSE
 // and D (row_repair.hpp).
 //
-// One pass (one_pass.hpp), for float32 on host machines: key blocks in place for all three, and no repair.
+// One pass (one_pass.hpp), for float32 on hosts and 16 bits on Hopper: key blocks in place for all three, no repair.
 #pragma once
 
 #include "algorithm/forward.hpp"

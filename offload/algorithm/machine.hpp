@@ -11,7 +11,7 @@
 //     dQ          S = Q·Kᵀ, dP = dO·Vᵀ   dQ += dS·K                  resident Q, dO  streamed K, V
 //     dK/dV       S = K·Qᵀ, dP = V·dOᵀ   dV += P·dO, dK += dS·Q      resident K, V   streamed Q, dO
 //
-// (OnePassMachine, below, has a third: sums that belong to the streamed rows.)
+// (OnePassMachine and SendingMachine, below, have a third: sums that belong to the streamed rows.)
 //
 // A machine decides where the pieces live (registers, cache, team-local memory), how a crew shares the work, and how
 // streamed blocks arrive: for_blocks(range, step, load, score, attend) calls load(j0, stage, what) for every block of

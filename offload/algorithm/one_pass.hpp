@@ -2,8 +2,8 @@
 // dV, and what they add to dQ goes to memory, key block after key block: a crew waits until the one before has passed
 // the same queries.
 //
-// Nothing knows whole rows before dQ is done, so nothing repairs LSE and D (row_repair.hpp): this is for float32 with
-// LSE whose rounding is no more than that of the scores.
+// Nothing knows whole rows before dQ is done, so nothing repairs LSE and D (row_repair.hpp): on the host this is for
+// float32 with LSE whose rounding is no more than that of the scores, on Hopper for 16 bits where rows see many keys.
 #pragma once
 
 #include "algorithm/backward.hpp"

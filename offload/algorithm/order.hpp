@@ -8,7 +8,8 @@
 namespace flashomp::offload {
 
 /// In which order the key blocks of a head add to the dQ of a query block, where one pass computes all gradients:
-/// upwards, downwards, or each where it gets when all begin at the same time and at different query blocks.
+/// upwards, downwards, or, where all begin at the same time and at different query blocks, in the order in which they
+/// get there.
 enum class KeyOrder { ascending, descending, rotating };
 
 /// When a key block adds to the dQ of the query blocks of a head, which it does between two others: each leaves its

@@ -131,8 +131,9 @@ struct Params {
     Tensor q, k, v, o;
     RowTensor lse;
     Tensor dout, dq, dk, dv;
-    RowTensor delta;    ///< D = rowsum(dO∘O), written by the dQ pass, read by the dK/dV pass
-    RowTensor residual; ///< what float32 LSE lost, base 2; written and read like delta
+    RowTensor delta;    ///< D = rowsum(dO∘O), written by the dQ pass or backward_start, read by what follows
+    RowTensor residual; ///< what float32 LSE lost, base 2; on Hopper in one pass LSE itself, base 2; written and read
+                        ///< like delta
 
     float scale = 1.0F;
 
@@ -182,7 +183,7 @@ struct Params {
     std::int64_t partial_keys = 0; ///< rows of one split
 
     float* sums = nullptr;     ///< a GPU's pass that computes S and dP once: dQ, float32, in tiles [batch, head, block]
-    unsigned* turns = nullptr; ///< and for each tile how many key blocks have added to it
+    unsigned* turns = nullptr; ///< and for each tile whose turn it is (Turns); 0 before the first and after the last
     unsigned* nonfinite =
         nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)
 

@@ -12,7 +12,8 @@
 namespace flashomp::offload {
 
 /// The schedules. The backward pass is backward_query (dQ, D and the LSE residual), then backward_key (dK and dV), or
-/// backward_start (D) and backward_once (all three gradients), then, when asked for, backward_bias and backward_sink.
+/// backward_start (D; on Hopper LSE to base 2, too), backward_once (all three gradients) and on Hopper backward_end (dQ
+/// from its sums), then, when asked for, backward_bias and backward_sink.
 enum class Pass {
     forward,
     backward_query,

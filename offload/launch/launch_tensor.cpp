@@ -116,8 +116,8 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
 #else
     const Params& params = call.params;
 #endif
-    // Drawn one ahead, so that nobody waits for the counter: `place` is for the next item's number, the other place has
-    // that of the item at work.
+    // Drawn one ahead, but in backward_once, so that nobody waits for the counter: `place` is for the next item's
+    // number, the other place has that of the item at work.
     const std::uint32_t drawn = ptx::shared_address(memory) + shape.team_bytes - drawn_bytes;
     std::uint32_t place = drawn;
     if (ptx::warp() == 0) {

@@ -1,7 +1,8 @@
 // Memory for the teams of GCC's runtime on an NVIDIA GPU. libgomp allocates a structure for every team of every launch
 // from the device's heap, one team after the other: with 256 teams that is most of a millisecond (docs/offload.md).
 // newlib lets a program replace the allocator below it; this one gives every thread block a piece of a static array.
-// Our kernels allocate nothing themselves, and plan() launches no more blocks than there are pieces.
+// Our kernels allocate nothing themselves, and plan() has libgomp launch no more blocks than there are pieces
+// (launches past libgomp need none).
 #include "algorithm/team_memory.hpp"
 #include "launch/region.hpp"
 

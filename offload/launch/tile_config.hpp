@@ -24,7 +24,7 @@ struct TileConfig {
     };
 };
 
-/// Config of HopperMachine and PairedMachine. team_side: which of a pair of teams; 0 where a crew is one.
+/// Config of Hopper's machines, all four. team_side: which of a pair of teams; 0 where a crew is one.
 template <class Shapes, int head_depth, class M, Pass pass, bool is_modified, int team_side>
 struct HopperConfig : TileConfig<Shapes, head_depth, M, pass, is_modified> {
     enum : int {

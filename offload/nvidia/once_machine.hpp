@@ -370,7 +370,7 @@ private:
     Stage scored_;          ///< of the tile whose scores were begun last
 };
 
-/// The machine of the launches before and after: rows of D, and dQ from the sums of all tiles.
+/// The machine of the launches before and after: rows of D and of LSE to base 2, and dQ from the sums of all tiles.
 template <class Config>
 class SumsMachine : public TensorTile<Config> {
     using Tile = TensorTile<Config>;

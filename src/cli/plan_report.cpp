@@ -48,7 +48,7 @@ std::string bytes(double amount)
 std::string passes_in_words(const Plan& plan)
 {
     if (is_one_pass(plan)) {
-        return "one pass without atomics";
+        return "one pass, dQ in a fixed order";
     }
     const bool are_apart =
         std::any_of(plan.passes.begin(), plan.passes.end(), [](const PassPlan& pass) { return pass.sums_apart; });

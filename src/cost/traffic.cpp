@@ -110,6 +110,7 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     const auto heads_q = static_cast<double>(problem.heads_q);
     const auto heads_kv = static_cast<double>(problem.heads_kv);
     constexpr double sum = 4; // bytes, float32
+    const bool is_on_host = pass.machine == Machine::host;
     switch (pass.launch.pass) {
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE. Where a tensor-core kernel takes V in parts, Q and K come with each.
@@ -129,17 +130,20 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
                 heads_kv * rows.resident * element * (d + dv)};
     }
     case Pass::backward_start: {
-        // dO and O; D, the residual and, where dQ itself is what is added to, zeros for it.
-        const double zeros = pass.machine == Machine::host ? element * d : 0;
-        return {heads_q * rows.resident * 2 * element * dv, heads_q * rows.resident * (zeros + 2 * statistic)};
+        // dO and O; D and the residual. Where dQ itself is what is added to, zeros for it; else LSE is read.
+        const double zeros = is_on_host ? element * d : 0;
+        const double lse = is_on_host ? 0 : statistic;
+        return {heads_q * rows.resident * (2 * element * dv + lse), heads_q * rows.resident * (zeros + 2 * statistic)};
     }
     case Pass::backward_end: // the sums of dQ; dQ
-        return {heads_q * rows.resident * sum * d, heads_q * rows.resident * element * d};
+        return {heads_q * rows.resident * sum * pass.launch.depth, heads_q * rows.resident * element * d};
     case Pass::backward_once: {
-        // As backward_key; and the sums of dQ are read and written for each block of keys.
-        const double sums = heads_q * rows.streamed * sum * d;
+        // As backward_key, on a GPU with two statistics; and the sums of dQ are read and written for each block of
+        // keys.
+        const double sums = heads_q * rows.streamed * sum * (is_on_host ? d : pass.launch.depth);
+        const double statistics = (is_on_host ? 3 : 2) * statistic;
         return {heads_kv * rows.resident * element * (d + dv) +
-                    heads_q * rows.streamed * (element * (d + dv) + 3 * statistic) + sums,
+                    heads_q * rows.streamed * (element * (d + dv) + statistics) + sums,
                 heads_kv * rows.resident * element * (d + dv) + sums};
     }
     case Pass::backward_bias:

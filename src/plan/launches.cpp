@@ -45,7 +45,7 @@ Blocks chosen(const Tiling& tiling, const Blocks& automatic, int resident_multip
     return blocks;
 }
 
-/// Teams of a launch: no more than reside on the GPU at one time. libgomp keeps the stacks of at most 1024 warps
+/// Teams of a launch, as many as reside on the GPU at one time at most. libgomp keeps the stacks of at most 1024 warps
 /// between launches; with more, every launch allocates them anew. Launches past libgomp (offload/launch/direct.hpp) do
 /// not.
 int teams_of(const Tiling& tiling, int team_threads, const Hardware& hardware, bool past_libgomp = false)
@@ -314,10 +314,13 @@ Launch tensor_launch_of(Machine machine, Pass pass, const Problem& problem, cons
     }
     launch.heads_together = heads_together(pass, problem, hardware);
     if (pass == Pass::backward_start || pass == Pass::backward_end) {
-        launch.crews *= 4; // their kernels take few registers, and wait for memory
+        launch.crews *= 4; // nobody waits for their teams, which wait for memory
     }
     if (pass == Pass::backward_once) {
         launch.order = key_order(problem, launch);
+        if (launch.order == offload::KeyOrder::rotating) {
+            launch.heads_together = 1; // crews at work on one head wait for each other in a circle, so all must be
+        }
     }
     return launch;
 }

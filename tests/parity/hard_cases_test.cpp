@@ -88,6 +88,22 @@ TEST_P(HardCases, KeysInManyParts)
     check(windowed);
 }
 
+/// As many key blocks as an H200 has multiprocessors, so that its crews add to dQ by turns, each from another query
+/// block on or downwards: with a last block of its own length, query heads that share keys, head dims that the copy
+/// engine does not bring, and masks. Other machines have one sequence.
+TEST_P(HardCases, CrewsThatAddToTheSameQueries)
+{
+    const std::int64_t batch = target_.is_device && target_.machine == Machine::automatic ? 22 : 1;
+    AttentionCase grouped({batch, 2, 1, 520, 760, 128, 128}, dtype(), 909);
+    check(grouped);
+    AttentionCase causal({batch, 1, 1, 577, 760, 128, 100}, dtype(), 910);
+    causal.options.causal = Causal::bottom_right;
+    check(causal);
+    AttentionCase windowed({batch, 1, 1, 520, 760, 90, 90}, dtype(), 911);
+    windowed.options.window = {300, 64};
+    check(windowed);
+}
+
 /// LSE of -3000 is rounded by up to 1.2e-4, which every probability of its row takes over: backward divides by their
 /// sum. One query's dV is one row of probabilities, so the common factor is dV's.
 TEST_P(HardCases, RoundingOfALargeLseDoesNotReachDv)

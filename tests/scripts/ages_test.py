@@ -69,6 +69,16 @@ class Age(unittest.TestCase):
         self.commit("kernel.hpp", 'int x;\nauto y = "// a text";\n')
         self.assertTrue(self.age(first, "kernel.hpp")["older"])
 
+    def test_changes_that_alter_no_plan_do_not_count(self):
+        first = self.commit("plan.cpp", "int x;\n")
+        self.commit("plan.cpp", "int y; // another\n")
+        self.assertTrue(self.age(first, "plan.cpp")["older"])
+        known = {("plan.cpp", ages.digest_of("int x;"), ages.digest_of("int y;"))}
+        with unittest.mock.patch.object(ages, "SAME_PLANS", known):
+            self.assertEqual(self.age(first, "plan.cpp"), {"older": False})
+            self.commit("plan.cpp", "int z;\n")
+            self.assertTrue(self.age(first, "plan.cpp")["older"])
+
     def test_where_files_are_does_not_count(self):
         code = "".join(f"int x{i};\n" for i in range(20))
         self.commit("machine.hpp", '#include "kernel.hpp"\n' + code)

@@ -77,8 +77,8 @@ class GpuLogAge(Folder):
         run(self.folder, "git", "init", "-q")
         self.commit()
         commit = run(self.folder, "git", "rev-parse", "HEAD").stdout[:12]
-        for name in ("h100-log.txt", "h100-cuda-log.txt"):
-            self.write(f"bench/results/{name}", f"$ flashomp info\ncommit           {commit}\n")
+        for name in ("h200-log.txt", "h200-cuda-log.txt"):
+            self.write(f"bench/results/{name}", f"$ flashomp info\ncommit           {commit}-dirty\n")
 
     def commit(self):
         run(self.folder, "git", "add", ".")
@@ -103,8 +103,8 @@ class GpuLogAge(Folder):
         self.assertIn("cuda/forward.cuh", said[2])
 
     def test_a_commit_that_is_not_here(self):
-        self.write("bench/results/h100-log.txt", "commit           0123456789ab\n")
-        self.assertIn("h100-log.txt is of 0123456789ab, which this clone does not have", self.age())
+        self.write("bench/results/h200-log.txt", "commit           0123456789ab\n")
+        self.assertIn("h200-log.txt is of 0123456789ab, which this clone does not have", self.age())
 
 
 class Stages(Folder):

@@ -406,16 +406,19 @@ TEST(GpuPlan, KeyBlocksThatTakeTurnsComeToAnEnd)
         const char* shape;
         Causal causal = Causal::none;
         Window window = {};
+        Positions queries = {};
     };
+    const Positions behind_all_keys{4096, {{{2048, 2048}, {}}}}; // of a causal mask that hides nothing
     for (const Case& each :
-         {Case{"b1_h2_n600x9000_d128"}, Case{"b2_h16kv8_n777x1300_d128v96"},
-          Case{"b2_h8_n1500x1300_d128", Causal::top_left}, Case{"b2_h8_n1100x1700_d120v128", Causal::top_left},
-          Case{"b2_h8_n1500x1300_d128", Causal::none, {40, 0}},
+         {Case{"b1_h2_n600x9000_d128"}, Case{"b1_h16_n2048_d128", Causal::top_left, {}, behind_all_keys},
+          Case{"b2_h16kv8_n777x1300_d128v96"}, Case{"b2_h8_n1500x1300_d128", Causal::top_left},
+          Case{"b2_h8_n1100x1700_d120v128", Causal::top_left}, Case{"b2_h8_n1500x1300_d128", Causal::none, {300, 0}},
           Case{"b2_h16kv8_n1500x1300_d128", Causal::none, {-1, 300}},
           Case{"b2_h8_n1300x1500_d128", Causal::bottom_right, {700, -1}}}) {
         Options options;
         options.causal = each.causal;
         options.window = each.window;
+        options.positions_q = each.queries;
         const Problem problem = cost::problem_of(cost::parse_shape(each.shape), DType::bfloat16, true, options);
         ASSERT_TRUE(is_one_pass(plan(problem, hardware))) << each.shape;
         EXPECT_TRUE(do_turns_end(problem, hardware)) << each.shape;

@@ -189,9 +189,17 @@ TEST(Registry, OnePassForAllGradientsWhereItIsFaster)
     EXPECT_EQ(passes("b32_h16_n500_d128"), two); // few queries
     EXPECT_EQ(passes("b1_h8_n2048_d128"), two);  // 128 key blocks, for 132 multiprocessors
     EXPECT_EQ(passes("b4_h16_n4096_d128_varlen"), two);
+    EXPECT_EQ(passes("b4_h16_n4096_d128_window255x0"), one);
+    EXPECT_EQ(passes("b4_h16_n4096_d128_window254x0"), two); // D of rows that see few keys is repaired
+    EXPECT_EQ(passes("b128_h16_n4096x200_d128"), two);
     Options softcap;
     softcap.softcap = 20.0F;
     EXPECT_EQ(passes("b4_h16_n4096_d128", softcap), two);
+    std::vector<float> values(16);
+    Problem with_sink = cost::problem_of(cost::parse_shape("b4_h16_n4096_d128"), DType::bfloat16, true, {});
+    with_sink.dsink = TensorView(values.data(), DType::float32, {16}, {1});
+    const Hardware h200 = place_on(*find_known_device("h200"), {.backend = Backend::openmp}).hardware;
+    EXPECT_FALSE(is_one_pass(plan(with_sink, h200))); // dsink is a sum of D
 }
 
 TEST(Registry, CudasHopperKernelsAreInThePlan)

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Whether two builds plan the calls alike that bench/results has of GPUs: bench/same_plans.py OLD NEW.
+
+OLD and NEW are programs flashomp with a GPU's code. Prints each shape whose plan differs; status 1: one does, 2: wrong use.
+A change of src/plan that alters no measured call's plan alters no result: ages.SAME_PLANS has such changes.
+"""
+
+import json
+import subprocess
+import sys
+
+import results
+
+
+def measured_calls():
+    """(shape, dtype, GPU) of all rows that the OpenMP backend has of GPUs."""
+    calls = set()
+    for path in sorted(results.RESULTS.glob("h?00-*.json")):
+        for row in json.loads(path.read_text()).get("benchmarks", []):
+            if row.get("implementation") == "flashomp" and row.get("backend") == "openmp" and row.get("on_device"):
+                calls.add((row["shape"], row["dtype"], path.name[:4]))
+    return sorted(calls)
+
+
+def without_estimates(planned):
+    """What runs, without what src/cost thinks it takes, and without what built it."""
+    if isinstance(planned, dict):
+        return {key: without_estimates(value) for key, value in planned.items() if key not in ("build", "traffic", "roofline")}
+    return [without_estimates(value) for value in planned] if isinstance(planned, list) else planned
+
+
+def plan(program, shape, dtype, gpu):
+    done = subprocess.run([program, "plan", "--json", "--shape", shape, "--dtype", dtype, "--device", gpu, "--backend", "openmp"],
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"same_plans: {program} cannot plan {shape}: {done.stderr.strip()}")
+    return without_estimates(json.loads(done.stdout))
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    calls = measured_calls()
+    different = [call for call in calls if plan(sys.argv[1], *call) != plan(sys.argv[2], *call)]
+    for shape, dtype, gpu in different:
+        print(f"{shape} in {dtype} on {gpu}")
+    print(f"{len(different)} of {len(calls)} calls have another plan")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
