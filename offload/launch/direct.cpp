@@ -104,15 +104,18 @@ public:
 
     Direct launch(const Entry& asked, int blocks, int warps, void* there)
     {
-        void* entry = nullptr;
         const Context context(*this, there);
-        if (!context.is_current() || (entry = entry_of(asked)) == nullptr) {
+        if (!context.is_current()) {
             return {};
         }
-        // One launch at a time has the stacks: all are on CUDA's default stream, and each is waited for.
+        // One launch at a time has the stacks: all are on CUDA's default stream, where they follow one another.
         const std::scoped_lock lock(mutex_);
         std::uint64_t bytes = stack_bytes;
-        if (!has_stacks(std::int64_t{blocks} * warps)) {
+        void* const entry = entry_of(asked);
+        if (entry == nullptr || !has_stacks(std::int64_t{blocks} * warps)) {
+            // The call's launch before may still run: nobody may free its memory, and libgomp, which may come next,
+            // would end the program for its failure.
+            driver_->StreamSynchronize(nullptr);
             return {};
         }
         void* parameters[] = {&there, &stacks_, &bytes};
@@ -122,7 +125,9 @@ public:
                                                                           dynamic_bytes, nullptr, parameters)
                                        : driver_->LaunchKernel(entry, teams, 1, 1, 32, height, 1, dynamic_bytes,
                                                                nullptr, parameters, nullptr);
-        return {true, status != 0 ? status : driver_->StreamSynchronize(nullptr)};
+        const bool returns_at_once = status == 0 && !asked.is_awaited;
+        const int ended = returns_at_once ? 0 : driver_->StreamSynchronize(nullptr);
+        return {true, status != 0 ? status : ended};
     }
 
     [[nodiscard]] bool is_there() const { return driver_ != nullptr; }
@@ -184,6 +189,7 @@ private:
     {
         if (warps > warps_) {
             std::uintptr_t more = 0;
+            driver_->StreamSynchronize(nullptr); // a launch that nobody waited for may have the old ones
             if (driver_->MemAlloc(&more, static_cast<std::uint64_t>(warps) * stack_bytes) != 0) {
                 return false;
             }

@@ -52,9 +52,10 @@ struct Direct {
 inline constexpr int most_entries = 4096;
 
 struct Entry {
-    int number = 0;        ///< below most_entries
-    int dynamic_bytes = 0; ///< of shared memory that a block has besides its arrays
-    bool waits = false;    ///< blocks wait for one another, so all are to be at work at one time
+    int number = 0;         ///< below most_entries
+    int dynamic_bytes = 0;  ///< of shared memory that a block has besides its arrays
+    bool waits = false;     ///< blocks wait for one another, so all are to be at work at one time
+    bool is_awaited = true; ///< false: it may still run when the launch returns, and later launches come after it
 };
 
 /// What team memory that is dynamic may lose where it begins (team_memory.cpp).
@@ -63,9 +64,9 @@ inline constexpr int lost_bytes = 1024;
 /// What team memory holds behind the machine's (shared_call.hpp).
 inline constexpr int shared_call_bytes = 1360;
 
-/// Runs an entry with so many blocks of so many warps on an OpenMP device and waits for it. `there` is the entry's
-/// parameter, in the device's memory. Where libgomp's descriptors of kernels are not what they are expected to be, the
-/// driver lacks a function, or FLASHOMP_LAUNCH=libgomp, nothing is launched.
+/// Runs an entry with so many blocks of so many warps on an OpenMP device and waits for it, where it is to. `there` is
+/// the entry's parameter, in the device's memory. Where libgomp's descriptors of kernels are not what they are expected
+/// to be, the driver lacks a function, or FLASHOMP_LAUNCH=libgomp, nothing is launched.
 Direct launch_directly(const Entry& entry, int device, int blocks, int warps, void* there);
 
 /// Whether launches are possible: found out once for each device.

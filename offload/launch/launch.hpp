@@ -53,6 +53,7 @@ struct Launch {
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
     KeyOrder order = KeyOrder::ascending; ///< of backward_once
+    bool is_awaited = true;               ///< false: the call's next launch, past libgomp, too, waits for both
     int heads_together = 1;               ///< so many heads' longest blocks come before their shorter ones
     unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null. In
                                   ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is

@@ -252,7 +252,8 @@ static Ran run_pass(const Launch& launch, Call* there)
     static_assert(8 / warps * (dynamic_bytes + 512 + 1024) <= 228 * 1024);
     const Entry entry{.number = entry_number<depth, pass, modified, Math, Keys, Kind>(),
                       .dynamic_bytes = dynamic_bytes,
-                      .waits = pass == Pass::backward_once};
+                      .waits = pass == Pass::backward_once,
+                      .is_awaited = launch.is_awaited};
     const Direct direct = launch_directly(entry, launch.device, all_teams, warps, there);
     if (direct.is_there) {
         return {.on_device = true, .failure = direct.failure};
