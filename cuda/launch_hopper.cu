@@ -1,4 +1,5 @@
 // Choosing and launching the Hopper kernels.
+#include "algorithm/rounded_delta.hpp"
 #include "algorithm/score.hpp"
 #include "backward_hopper.cuh"
 #include "backward_wide_key.cuh"
@@ -54,13 +55,6 @@ bool has_band(const Params& p)
         p.has_positions ? std::max(p.whole_q, p.whole_k) : std::max(p.seqlen_q, p.seqlen_k); // of a shard the whole
     const auto is_limit = [&](std::int64_t side) { return side >= 0 && side < longest; };
     return p.causal != offload::Alignment::none || is_limit(p.window_left) || is_limit(p.window_right);
-}
-
-/// Keys that a row of the longest sequence sees at most.
-int most_keys(const Params& p)
-{
-    const offload::Band band = offload::band_of(p, {0, 0, p.seqlen_q, p.seqlen_k});
-    return std::min({band.k_len, band.high - band.low + 1, p.seqlen_q + band.high});
 }
 
 /// Query blocks of all query heads, past which keys and values stream.
@@ -404,11 +398,10 @@ bool hopper_supports(Pass pass, const Params& p)
     if (pass == Pass::backward_key) {
         return is_wide(p) && hopper_supports(Pass::backward_query, p);
     }
-    // D comes from an O that was rounded. Where rows see few keys, that is more than all other errors of dS, and a
-    // sink's gradient is a sum of D. Kernels that sum P∘dP before they compute dK, as the wide ones and other machines'
-    // do, correct it (offload/algorithm/row_repair.hpp).
-    constexpr int few_keys = 256;
-    const bool may_keep_d = most_keys(p) >= few_keys && p.dsink == nullptr;
+    // The wide kernels, and other machines', sum P∘dP before they compute dK, and so correct D. Of packed sequences the
+    // longest counts.
+    const bool may_keep_d =
+        offload::may_keep_delta(offload::band_of(p, {0, 0, p.seqlen_q, p.seqlen_k}), p.dsink != nullptr);
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&
            is_whole(p.dq, extent_q(p, p.head_dim)) && is_whole(p.dk, extent_k(p, p.head_dim)) &&
            is_whole(p.dv, extent_k(p, p.head_dim_v));

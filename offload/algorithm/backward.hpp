@@ -208,7 +208,9 @@ FLASHOMP_INLINE void for_queries(Machine& tile, const Params& p, const WorkItem&
             tile.load(stats.residual[stage], from.residual + i0, rows_q.count);
         };
         const auto begin = [&](int, Stage stage) FLASHOMP_LAMBDA { multiply(stage); };
-        const Range interior = score.interior_queries(j0, j0 + block_n);
+        // Keys past the end have P = e^-LSE, which may overflow: project() would multiply it by their zeros.
+        const bool has_interior = !SendingMachine<Machine> || keys.rows == block_n;
+        const Range interior = has_interior ? score.interior_queries(j0, j0 + block_n) : Range{};
         const auto use = [&](int i0, Stage stage) FLASHOMP_LAMBDA {
             const bool is_whole = !TakesMasks<Machine> || tiles.is_whole(i0 / block_m);
             attend(PairsOn<Machine>{score, interior, i0, j0, is_whole}, stage);

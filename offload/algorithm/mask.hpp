@@ -43,6 +43,15 @@ struct Band {
         return {clamp(i0 + low, 0, k_len), clamp(i1 - 1 + high + 1, 0, k_len)};
     }
 
+    /// Keys that a row keeps at most; negative where the mask is beside the matrix. Of the host alone, as it counts in
+    /// 64 bits.
+    std::int64_t most_keys() const
+    {
+        const std::int64_t within = std::int64_t{high} - low + 1, of_last_row = std::int64_t{q_len} + high;
+        const std::int64_t most = within < of_last_row ? within : of_last_row;
+        return most < k_len ? most : k_len;
+    }
+
     /// The queries that keep at least one of the keys [j0, j1).
     FLASHOMP_INLINE Range queries(int j0, int j1) const
     {

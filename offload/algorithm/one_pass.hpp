@@ -13,19 +13,30 @@
 
 namespace flashomp::offload {
 
+/// The queries of one item of a pass over query blocks.
+struct QueryBlock {
+    Sequence seq;
+    int i0, rows;       ///< rows <= 0: it is behind the sequence's end
+    std::int64_t first; ///< row of the tensors
+
+    FLASHOMP_INLINE QueryBlock(const Params& p, const WorkItem& work, int block_m)
+        : seq(sequence(p, work.batch)), i0(work.block * block_m),
+          rows(seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m), first(seq.q_start + i0)
+    {
+    }
+};
+
 /// Beforehand: D of one query block. Where the machine adds to dQ itself, dQ and the residual at zero; else LSE to base
 /// 2 in the residual's place, +inf for rows without keys.
 template <class Machine>
 FLASHOMP_INLINE void backward_start_block(Machine& tile, const Params& p, const WorkItem& work)
 {
-    const Sequence seq = sequence(p, work.batch);
-    const int block_m = tile.resident_rows();
-    const int i0 = work.block * block_m;
-    if (i0 >= seq.q_len) {
+    const QueryBlock queries(p, work, tile.resident_rows());
+    const int rows = queries.rows;
+    if (rows <= 0) {
         return;
     }
-    const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
-    const std::int64_t first = seq.q_start + i0;
+    const std::int64_t first = queries.first;
     auto delta = tile.row_stats();
     if constexpr (OnePassMachine<Machine>) {
         auto zero = tile.accumulator(p.head_dim);
@@ -145,6 +156,7 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
         }
         tile.project(dq, ds, k);
         if constexpr (SendingMachine<Machine>) {
+            tile.ask_turn(); // here few registers are in use, as dS is in team memory
             tile.accumulate_projected(dk, q[stage]);
             tile.hand_over(dq);
             tile.begin_scores(pr, k, q);
@@ -178,23 +190,18 @@ FLASHOMP_INLINE void backward_once_block(Machine& tile, const Params& p, const W
 template <class Machine>
 FLASHOMP_INLINE void backward_end_block(Machine& tile, const Params& p, const WorkItem& work)
 {
-    const Sequence seq = sequence(p, work.batch);
     const int block_m = tile.resident_rows();
-    const int i0 = work.block * block_m;
-    if (i0 >= seq.q_len) {
+    const QueryBlock queries(p, work, block_m);
+    if (queries.rows <= 0) {
         return;
     }
-    const int rows = seq.q_len - i0 < block_m ? seq.q_len - i0 : block_m;
-    const int sent_rows = tile.stream_rows(), before = i0 % sent_rows;
-    const Range adding = seen_key_blocks(band_of(p, seq), i0 - before, sent_rows, 1);
+    const int i0 = queries.i0, sent_rows = tile.stream_rows(), before = i0 % sent_rows;
+    const Range adding = seen_key_blocks(band_of(p, queries.seq), i0 - before, sent_rows, 1);
     const bool has_any = adding.begin < adding.end; // else nobody has written there
     const float scale = has_any ? p.scale : 0.0F;
     tile.store_sums(p.sums, (query_block(p, work.batch, work.head, i0, sent_rows) * sent_rows + before) / block_m,
-                    has_any, results_of(p, p.dq, work.batch, work.head, seq.q_start + i0, rows, p.head_dim), scale);
-    if (p.dsink != nullptr) { // whose launch adds the residual to LSE
-        float* const residual = row_stats(p.residual, work.batch, work.head, seq.q_start + i0);
-        tile.for_rows(rows, [=](typename Machine::Row r) FLASHOMP_LAMBDA { residual[r] = 0.0F; });
-    }
+                    has_any, results_of(p, p.dq, work.batch, work.head, queries.first, queries.rows, p.head_dim),
+                    scale);
 }
 
 } // namespace flashomp::offload

@@ -6,7 +6,7 @@
 // to team memory, too; each warpgroup then computes half of dQ's columns.
 //
 // A lane sends the sums. Its warp computes like the others, and all wait for all once a tile, before dQ. So the lane
-// asks for its turn at the tile's beginning, sends at the end, where products go on and nobody else waits for its warp,
+// asks for its turn after that, sends at the end, where products go on and nobody else waits for its warp,
 // and tells of a sum that has arrived a tile after. Its warpgroup's products wait for its warp, so these are few
 // instructions: what an item's turns have in common is in team memory.
 #pragma once
@@ -228,6 +228,27 @@ public:
             sums + turns.block * sum_floats, numbers + turns.block, turns.first, turns.last, turns.before, turns.own};
     }
 
+    /// The sender notes where the sum of this tile's queries goes, and when, and asks for the turn: the answer has
+    /// until send().
+    FLASHOMP_INLINE void ask_turn()
+    {
+        if (!is_sender()) {
+            return;
+        }
+        const int block = queries_ / columns;
+        const OwnTurns& turns = *turns_;
+        const auto is_in = [block](const Range& range) FLASHOMP_LAMBDA { // without a branch
+            return static_cast<unsigned>(block - range.begin) < static_cast<unsigned>(range.end - range.begin);
+        };
+        unsigned* const number = turns.numbers + block;
+        seen_ = ptx::ask_turn(number);
+        const unsigned before = is_in(turns.first) ? 0 : ~0U;
+        const unsigned own = is_in(turns.last) ? 0 : ~0U;
+        ptx::note_sending(
+            {turns.sums + std::int64_t{block} * sum_floats, number, before & turns.before, own & turns.own},
+            notes(is_odd_));
+    }
+
     /// Until the next one is kept. All threads write the same.
     template <class T, class... Arguments>
     FLASHOMP_INLINE const T& keep(const Arguments&... arguments)
@@ -253,22 +274,6 @@ private:
         unsigned before, own;
     };
     static_assert(sizeof(OwnTurns) <= turns_bytes);
-
-    /// By the sender: notes where the sum of a query block goes, and when, and asks for the turn.
-    FLASHOMP_INLINE void ask_turn(int block)
-    {
-        const OwnTurns& turns = *turns_;
-        const auto is_in = [block](const Range& range) FLASHOMP_LAMBDA { // without a branch
-            return static_cast<unsigned>(block - range.begin) < static_cast<unsigned>(range.end - range.begin);
-        };
-        unsigned* const number = turns.numbers + block;
-        seen_ = ptx::ask_turn(number);
-        const unsigned before = is_in(turns.first) ? 0 : ~0U;
-        const unsigned own = is_in(turns.last) ? 0 : ~0U;
-        ptx::note_sending(
-            {turns.sums + std::int64_t{block} * sum_floats, number, before & turns.before, own & turns.own},
-            notes(is_odd_));
-    }
 
     template <Bringer bringer, class BeginFirst, class LoadBlock, class Score, class Attend>
     FLASHOMP_INLINE void run_blocks(Range range, int start, int step, const BeginFirst& begin_first,
@@ -308,13 +313,11 @@ private:
                 ptx::barrier<threads, barrier_of_places>(); // nobody reads the last tile's queries any more
                 load_next();
             }
-            if (is_sender()) {
-                ask_turn(i0 / columns);
-            }
             has_next_ = i + 1 < blocks;
             if (has_next_) {
                 scored_.advance();
             }
+            queries_ = i0;
             attend(i0, here);
             ptx::wait_products<0>(); // dk and the next scores, which ptxas lets no loop carry on
             here.advance();
@@ -363,7 +366,8 @@ private:
     std::uint32_t gradients_ = 0; ///< dsᵀ of this tile: keys along the rows, a panel of 64 queries
     std::uint32_t outgoing_ = 0;  ///< a sum for dQ, in the order of its lanes: piece of 8 columns, lane
     std::uint32_t sending_ = 0;   ///< ptx::Sending of this tile's sum, and of the last one's
-    unsigned seen_ = 0;           ///< whose turn it was when the tile began
+    unsigned seen_ = 0;           ///< whose turn it was when the sender asked
+    int queries_ = 0;             ///< the tile's first
     bool is_odd_ = false;         ///< this tile's place of two
     bool has_sent_ = false;
     bool has_next_ = false; ///< a tile whose scores are not begun

@@ -3,6 +3,7 @@
 #include "masks.hpp"
 #include "registry.hpp"
 
+#include "algorithm/rounded_delta.hpp"
 #include "cuda/block_shapes.hpp"
 #include "option_list.hpp"
 
@@ -84,28 +85,16 @@ const offload::HostIsa& host_isa_of(const Problem& problem, const Hardware& hard
 
 namespace {
 
-/// Whether gradients are exact enough with D from an O that was rounded. Where rows see few keys, that error is more
-/// than all others of dS, and a sink's gradient is a sum of D: two passes repair D (offload/algorithm/row_repair.hpp).
-/// cuda::hopper_supports() has the same bound.
-bool may_keep_delta(const Problem& problem)
-{
-    constexpr int few_keys = 256;
-    const offload::Band band = band_of(problem, static_cast<int>(problem.seqlen_q), static_cast<int>(problem.seqlen_k));
-    const std::int64_t within = std::int64_t{band.high} - band.low + 1;
-    const std::int64_t of_last_row = problem.seqlen_q + band.high;
-    const std::int64_t most_keys = std::min({std::int64_t{band.k_len}, within, of_last_row}); // that a row sees
-    return most_keys >= few_keys && !problem.dsink;
-}
-
 /// Of GPUs. Two passes have calls that see a part of a row's keys, modified scores, and sequences whose blocks a team
 /// copies itself. A crew has a multiprocessor to itself, and waits for the key block before its own: few key blocks
 /// leave multiprocessors idle, few queries crews.
 bool has_one_pass_on_hopper(const Problem& problem, const Hardware& hardware)
 {
     constexpr std::int64_t fewest_queries = 512;
+    const offload::Band band = band_of(problem, static_cast<int>(problem.seqlen_q), static_cast<int>(problem.seqlen_k));
     if (!problem.is_backward || hardware.backend != Backend::openmp || !hardware.is_device || problem.keys_are_part() ||
         modifies_scores(problem.options) || !problem.starts_q.empty() || !has_results_like_q(problem) ||
-        problem.seqlen_q < fewest_queries || !may_keep_delta(problem)) {
+        problem.seqlen_q < fewest_queries || !offload::may_keep_delta(band, static_cast<bool>(problem.dsink))) {
         return false;
     }
     const offload::TensorShape shape = shape_of(Machine::hopper, Pass::backward_once, problem, hardware);
