@@ -259,7 +259,8 @@ Launch plain_launch_of(Pass pass, const Problem& problem, const Hardware& hardwa
 
 namespace {
 
-/// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache.
+/// Heads that share out the crews by turns: under a causal mask as many as have what streams in the L2 cache, the
+/// float32 sums of dQ among that.
 int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     constexpr std::int64_t most = std::int64_t{32} << 20; // more was not measured
@@ -268,11 +269,12 @@ int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
     if (problem.options.causal == Causal::none || !problem.starts_q.empty()) {
         return 1;
     }
-    const bool keys = pass == Pass::backward_key;
+    const bool keys = offload::keys_stay(pass);
     const std::int64_t group = problem.heads_q / problem.heads_kv;
-    const std::int64_t streamed = static_cast<std::int64_t>(size_of(problem.dtype)) *
-                                  (problem.head_dim + problem.head_dim_v) *
-                                  (keys ? problem.seqlen_q * group : problem.seqlen_k);
+    const std::int64_t sum_bytes = pass == Pass::backward_once ? std::int64_t{4} * problem.head_dim : 0;
+    const std::int64_t row_bytes =
+        static_cast<std::int64_t>(size_of(problem.dtype)) * (problem.head_dim + problem.head_dim_v) + sum_bytes;
+    const std::int64_t streamed = row_bytes * (keys ? problem.seqlen_q * group : problem.seqlen_k);
     const std::int64_t heads = cache_bytes / std::max<std::int64_t>(1, streamed) * (keys ? 1 : group);
     return static_cast<int>(std::clamp<std::int64_t>(heads, 1, problem.batch * problem.heads_q));
 }
@@ -283,9 +285,6 @@ int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
 offload::KeyOrder key_order(const Problem& problem, const Launch& launch)
 {
     const offload::Band band = band_of(problem, static_cast<int>(problem.seqlen_q), static_cast<int>(problem.seqlen_k));
-    if (!problem.starts_q.empty()) {
-        return problem.options.causal == Causal::none ? offload::KeyOrder::ascending : offload::KeyOrder::descending;
-    }
     if (band.low > 1 - band.q_len || band.high < band.k_len - 1) {
         return offload::KeyOrder::descending;
     }

@@ -323,5 +323,22 @@ TEST(GpuPlan, ALaunchPastLibgompIsNotWaitedForWhereAnotherOneFollows)
     EXPECT_EQ(awaited("b1_h1_n64_d256", DType::float32, true), (Awaited{true, true}));
 }
 
+TEST(GpuPlan, HeadsThatTakeTurnsHaveWhatStreamsInTheCache)
+{
+    if (!offload::has_gpu_code()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    const auto together = [](const char* shape, std::size_t pass) {
+        const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
+        return plan(problem, hopper()).passes.at(pass).launch.heads_together;
+    };
+    // 32 MB: of a head 4096 rows of q and dO, 2 · 2 · 128 bytes, in one pass the sums of dQ, 4 · 128, too.
+    EXPECT_EQ(together("b4_h16_n4096_d128_causal", 1), 8);
+    EXPECT_EQ(together("b4_h16_n4096_d128", 1), 1);
+    EXPECT_EQ(together("b4_h16kv4_n4096_d128_causal", 1), 2); // groups of four
+    EXPECT_EQ(together("b4_h16_n4096_d64_causal", 1), 32);
+    EXPECT_EQ(together("b4_h16kv4_n4096_d64_causal", 0), 32 * 4); // queries stay: four heads stream the same keys
+}
+
 } // namespace
 } // namespace flashomp
