@@ -115,8 +115,8 @@ public:
         if (entry == nullptr || !has_stacks(std::int64_t{blocks} * warps)) {
             // The call's launch before may still run: nobody may free its memory, and libgomp, which may come next,
             // would end the program for its failure.
-            driver_->StreamSynchronize(nullptr);
-            return {};
+            const int failure = driver_->StreamSynchronize(nullptr);
+            return failure != 0 ? Direct{true, failure} : Direct{};
         }
         void* parameters[] = {&there, &stacks_, &bytes};
         const auto teams = static_cast<unsigned>(blocks), height = static_cast<unsigned>(warps);

@@ -271,7 +271,7 @@ int heads_together(Pass pass, const Problem& problem, const Hardware& hardware)
     }
     const bool keys = offload::keys_stay(pass);
     const std::int64_t group = problem.heads_q / problem.heads_kv;
-    const std::int64_t sum_bytes = pass == Pass::backward_once ? std::int64_t{4} * problem.head_dim : 0;
+    const std::int64_t sum_bytes = pass == Pass::backward_once ? std::int64_t{4} * problem.kernel_depth() : 0;
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(size_of(problem.dtype)) * (problem.head_dim + problem.head_dim_v) + sum_bytes;
     const std::int64_t streamed = row_bytes * (keys ? problem.seqlen_q * group : problem.seqlen_k);

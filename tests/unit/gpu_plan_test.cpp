@@ -319,8 +319,18 @@ TEST(GpuPlan, ALaunchPastLibgompIsNotWaitedForWhereAnotherOneFollows)
     Options plain;
     plain.machine = Machine::plain; // libgomp's launches
     EXPECT_EQ(awaited("b1_h1_n64_d64", DType::bfloat16, true, plain), (Awaited{true, true}));
-    // dQ on the plain machine after tensor cores, or before them: libgomp ends the program for what it finds failed.
-    EXPECT_EQ(awaited("b1_h1_n64_d256", DType::float32, true), (Awaited{true, true}));
+    // Of a launch that libgomp follows, too: it would end the program for a failure before its own.
+    Options masked;
+    masked.mask = ConstTensorView::contiguous(static_cast<const std::uint8_t*>(nullptr), DType::boolean, {1, 1, 1, 64});
+    EXPECT_EQ(awaited("b1_h1_n64_d64", DType::bfloat16, true, masked), (Awaited{true, true}));
+    Problem with_sink = cost::problem_of(cost::parse_shape("b1_h1_n64_d64"), DType::bfloat16, true, {});
+    float dsink = 0.0F;
+    with_sink.dsink = TensorView::contiguous(&dsink, DType::float32, {1});
+    const Plan decided = plan(with_sink, hopper());
+    ASSERT_EQ(decided.passes.size(), 3U);
+    EXPECT_FALSE(decided.passes[0].launch.is_awaited);
+    EXPECT_TRUE(decided.passes[1].launch.is_awaited); // backward_sink, on the plain machine, is next
+    EXPECT_TRUE(decided.passes[2].launch.is_awaited);
 }
 
 TEST(GpuPlan, HeadsThatTakeTurnsHaveWhatStreamsInTheCache)
@@ -337,7 +347,8 @@ TEST(GpuPlan, HeadsThatTakeTurnsHaveWhatStreamsInTheCache)
     EXPECT_EQ(together("b4_h16_n4096_d128", 1), 1);
     EXPECT_EQ(together("b4_h16kv4_n4096_d128_causal", 1), 2); // groups of four
     EXPECT_EQ(together("b4_h16_n4096_d64_causal", 1), 32);
-    EXPECT_EQ(together("b4_h16kv4_n4096_d64_causal", 0), 32 * 4); // queries stay: four heads stream the same keys
+    EXPECT_EQ(together("b4_h16_n4096_d72_causal", 1), 10);        // whose sums have 128 columns, too
+    EXPECT_EQ(together("b9_h16kv4_n4096_d64_causal", 0), 32 * 4); // queries stay: four heads stream the same keys
 }
 
 } // namespace
