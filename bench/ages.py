@@ -74,11 +74,22 @@ MEASURES = (
 CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
 
 # Changes of code in which no call that was measured on a GPU has another plan, as bench/same_plans.py found: file, digests
-# (digest_of()) before and after. The host machine's plans are as they were, too.
-SAME_PLANS = {
-    ("src/plan/machines.cpp", "d147b6449f62", "996729d338a3"),  # one pass on Hopper is not for few visible keys and not for dsink
-    ("src/plan/launches.cpp", "ac740f4d10df", "cab002779dae"),  # key blocks that rotate have one head at a time: by reading, as
-    # plans do not print it; where no mask is causal, as in all measured calls that rotate, they had one before
+# (digest_of()) before and after. None is of use to results that are here now.
+SAME_PLANS = frozenset()
+
+# Changes of code that the CUDA backend shares, which give it the same kernels (bench/same_kernels.py) and the same plans
+# (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. The same form; None: there was no
+# such file.
+SAME_KERNELS = {
+    ("cuda/launch_hopper.cu", "2da05de7921c", "ba416b570232"),
+    ("offload/algorithm/backward.hpp", "b79242cc6486", "98cc9dcc2513"),
+    ("offload/algorithm/mask.hpp", "4e9203ebe84b", "697d03f98f3f"),
+    ("offload/algorithm/one_pass.hpp", "26ca187e2c19", "9414d2fbf2ce"),
+    ("offload/algorithm/rounded_delta.hpp", None, "477d01cf606e"),
+    ("offload/launch/launch.hpp", "827c83f91baf", "df6aea5dd409"),
+    ("src/plan/launches.cpp", "ac740f4d10df", "a0f4f7f451c4"),
+    ("src/plan/machines.cpp", "d147b6449f62", "ccd41bb70c26"),
+    ("src/plan/plan.cpp", "8213520c1b3a", "75eefe137af4"),
 }
 
 
@@ -141,12 +152,20 @@ def rules_of(text, names=(), of_host=True):
     return re.sub(left_out, "", text, flags=re.MULTILINE).split()
 
 
-def is_other_code(commit, name, folder, of_host=True):
-    """Whether a file that changed since a commit did so in more than comments, line breaks and where files are. of_host: as for rules_of()."""
+def known_of(paths):
+    """Changes that are known to alter no result of code at these paths."""
+    return SAME_PLANS | SAME_KERNELS if "cuda/" in paths and "offload/" not in paths else SAME_PLANS
+
+
+def is_other_code(commit, name, folder, of_host=True, known=frozenset()):
+    """Whether a file that changed since a commit did so in more than comments, line breaks and where files are, and not as `known` has
+    it. of_host: as for rules_of()."""
     path, names = pathlib.Path(folder) / name, moved(commit, folder)
     then = git("show", f"{commit}:{names.get(name, name)}", folder=folder)
-    if then is None or not path.exists():
+    if not path.exists():
         return True
+    if then is None:
+        return (name, None, digest_of(path.read_text())) not in known
     if path.name == "CMakeLists.txt":
         here = name.removesuffix(path.name)
         renamed = [(old.removeprefix(here), new.removeprefix(here)) for new, old in names.items() if old.startswith(here)]
@@ -154,7 +173,7 @@ def is_other_code(commit, name, folder, of_host=True):
     text = path.read_text()
     if path.suffix not in (".hpp", ".cpp", ".cuh", ".cu"):
         return True
-    return code_of(then) != code_of(text) and (name, digest_of(then), digest_of(text)) not in SAME_PLANS
+    return code_of(then) != code_of(text) and (name, digest_of(then), digest_of(text)) not in known
 
 
 @functools.lru_cache(maxsize=None)
@@ -169,7 +188,7 @@ def age(commit, paths, folder=results.ROOT):
         return {"older": None, "why": "that commit is not in this repository"}
     names = moved(commit, folder)
     changed = [name for name in git("diff", "--name-only", commit, "--", *paths, folder=folder).splitlines()
-               if name not in names.values() and is_other_code(commit, name, folder, WITHOUT_HOST not in paths)]
+               if name not in names.values() and is_other_code(commit, name, folder, WITHOUT_HOST not in paths, known_of(paths))]
     if not changed:
         return {"older": False}
     return {"older": True, "commits": int(git("rev-list", "--count", f"{commit}..HEAD", "--", *paths,

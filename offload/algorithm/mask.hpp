@@ -43,8 +43,8 @@ struct Band {
         return {clamp(i0 + low, 0, k_len), clamp(i1 - 1 + high + 1, 0, k_len)};
     }
 
-    /// Keys that a row keeps at most; negative where the mask is beside the matrix. Of the host alone, as it counts in
-    /// 64 bits.
+    /// Keys that a row keeps at most; less than one where the mask hides all. Of the host alone, as it counts in 64
+    /// bits.
     std::int64_t most_keys() const
     {
         const std::int64_t within = std::int64_t{high} - low + 1, of_last_row = std::int64_t{q_len} + high;

@@ -163,7 +163,7 @@ void clear(void* target, const Space& space, std::int64_t bytes)
 void wait_for(const Space& space)
 {
     if (space.kind != Space::Kind::cuda) {
-        return; // an OpenMP region is over when it returns
+        return; // a call's last OpenMP region is over when it returns
     }
     if (const int status = cuda::wait(space.device, space.stream); status != 0) {
         throw RunFailure(fmt::format("the work on {} failed: {}.", space.name(), cuda::error_text(status)));

@@ -79,6 +79,18 @@ class Age(unittest.TestCase):
             self.commit("plan.cpp", "int z;\n")
             self.assertTrue(self.age(first, "plan.cpp")["older"])
 
+    def test_changes_that_give_the_cuda_backend_the_same_kernels_count_for_others_alone(self):
+        (self.root / "cuda").mkdir()
+        first = self.commit("cuda/kernel.cu", "int x;\n")
+        self.commit("shared.hpp", "int y;\n")  # not there before
+        self.commit("cuda/kernel.cu", "int z;\n")
+        known = frozenset({("cuda/kernel.cu", ages.digest_of("int x;"), ages.digest_of("int z;")),
+                           ("shared.hpp", None, ages.digest_of("int y;"))})
+        with unittest.mock.patch.object(ages, "SAME_KERNELS", known):
+            self.assertEqual(self.age(first, "cuda/", "shared.hpp"), {"older": False})
+            self.assertTrue(self.age(first, "cuda/", "shared.hpp", "offload/")["older"])
+            self.assertTrue(self.age(first, "shared.hpp")["older"])
+
     def test_where_files_are_does_not_count(self):
         code = "".join(f"int x{i};\n" for i in range(20))
         self.commit("machine.hpp", '#include "kernel.hpp"\n' + code)

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Whether two builds have the same CUDA kernels, instruction for instruction: bench/same_kernels.py OLD NEW.
+
+OLD and NEW are libflashomp.so of builds with the CUDA backend. Where a parameter lies among the parameters does not count. cuobjdump of
+the CUDA toolkit must be on the PATH, or named in CUOBJDUMP. Prints each kernel that only one of them has, or has so; status 1: there is
+one, 2: wrong use. A change of headers that both backends include, and that gives the same kernels, alters no result of the CUDA
+backend: ages.SAME_KERNELS has such changes.
+"""
+
+import collections
+import hashlib
+import os
+import re
+import subprocess
+import sys
+
+# Where a parameter is; what a comment says, the instruction's bits among that, which have the place again.
+PLACE_OR_COMMENT = re.compile(r"(?<=c\[0x0\]\[)0x[0-9a-f]+(?=\])|/\*.*?\*/")
+FILE_SCOPE = re.compile(r"(\d+)(_GLOBAL__N__)")
+
+
+def without_file_scope(name):
+    """A mangled name without the one that nvcc makes of a file's path and contents for what only that file has."""
+    found = FILE_SCOPE.search(name)
+    return name[:found.start()] + name[found.start(2) + int(found[1]):] if found else name
+
+
+def kernels(lines):
+    """{(architecture, name, digest of the instructions): how often} of cuobjdump's output."""
+    found = collections.Counter()
+    architecture = name = digest = None
+
+    def end():
+        if name is not None:
+            found[architecture, name, digest.hexdigest()[:12]] += 1
+
+    for line in lines:
+        words = line.split()
+        if words[:2] == ["arch", "="]:
+            end()
+            architecture, name = words[2], None
+        elif words[:2] == ["Function", ":"]:
+            end()
+            name, digest = without_file_scope(words[2]), hashlib.sha256()
+        elif name is not None and line.lstrip().startswith("/*"):
+            digest.update(PLACE_OR_COMMENT.sub("", " ".join(words)).encode())
+    end()
+    return found
+
+
+def kernels_of(library):
+    with subprocess.Popen([os.environ.get("CUOBJDUMP", "cuobjdump"), "-sass", library], stdout=subprocess.PIPE, text=True) as process:
+        found = kernels(process.stdout)
+    if process.returncode != 0 or not found:
+        sys.exit(f"same_kernels: {library} has no CUDA kernels that cuobjdump can read.")
+    return found
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    old, new = kernels_of(sys.argv[1]), kernels_of(sys.argv[2])
+    for which, more in (("only OLD", old - new), ("only NEW", new - old)):
+        for architecture, name, digest in sorted(more):
+            print(f"{which} has {architecture} {name} as {digest}")
+    print(f"{sum((old & new).values())} kernels are the same, of {sum(old.values())} and {sum(new.values())}")
+    return 0 if old == new else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
