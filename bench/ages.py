@@ -73,13 +73,9 @@ MEASURES = (
 # Builds with changes that no commit had, where it is known which files had changed.
 CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
 
-# Changes of code in which no call that was measured on a GPU has another plan, as bench/same_plans.py found: file, digests
-# (digest_of()) before and after. None is of use to results that are here now.
-SAME_PLANS = frozenset()
-
 # Changes of code that the CUDA backend shares, which give it the same kernels (bench/same_kernels.py) and the same plans
-# (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. The same form; None: there was no
-# such file.
+# (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. File, digests (digest_of()) before
+# and after; None: there was no such file.
 SAME_KERNELS = {
     ("cuda/launch_hopper.cu", "2da05de7921c", "ba416b570232"),
     ("offload/algorithm/backward.hpp", "b79242cc6486", "98cc9dcc2513"),
@@ -154,7 +150,7 @@ def rules_of(text, names=(), of_host=True):
 
 def known_of(paths):
     """Changes that are known to alter no result of code at these paths."""
-    return SAME_PLANS | SAME_KERNELS if "cuda/" in paths and "offload/" not in paths else SAME_PLANS
+    return SAME_KERNELS if "cuda/" in paths and "offload/" not in paths else frozenset()
 
 
 def is_other_code(commit, name, folder, of_host=True, known=frozenset()):
@@ -164,13 +160,13 @@ def is_other_code(commit, name, folder, of_host=True, known=frozenset()):
     then = git("show", f"{commit}:{names.get(name, name)}", folder=folder)
     if not path.exists():
         return True
+    text = path.read_text()
     if then is None:
-        return (name, None, digest_of(path.read_text())) not in known
+        return (name, None, digest_of(text)) not in known
     if path.name == "CMakeLists.txt":
         here = name.removesuffix(path.name)
         renamed = [(old.removeprefix(here), new.removeprefix(here)) for new, old in names.items() if old.startswith(here)]
-        return rules_of(path.read_text(), (), of_host) != rules_of(then, renamed, of_host)
-    text = path.read_text()
+        return rules_of(text, (), of_host) != rules_of(then, renamed, of_host)
     if path.suffix not in (".hpp", ".cpp", ".cuh", ".cu"):
         return True
     return code_of(then) != code_of(text) and (name, digest_of(then), digest_of(text)) not in known

@@ -2,8 +2,8 @@
 """Whether two builds plan the calls alike that bench/results has of GPUs: bench/same_plans.py OLD NEW.
 
 OLD and NEW are programs flashomp with the code of both backends for GPUs. Prints each shape whose plan differs; status 1: one does,
-2: wrong use.
-A change of src/plan that alters no measured call's plan alters no result: ages.SAME_PLANS has such changes.
+2: wrong use. A change of src/plan that alters no measured call's plan alters no result, if the kernels stay (bench/same_kernels.py):
+ages.SAME_KERNELS has such changes.
 """
 
 import json

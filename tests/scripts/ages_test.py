@@ -72,12 +72,12 @@ class Age(unittest.TestCase):
     def test_changes_that_alter_no_plan_do_not_count(self):
         first = self.commit("plan.cpp", "int x;\n")
         self.commit("plan.cpp", "int y; // another\n")
-        self.assertTrue(self.age(first, "plan.cpp")["older"])
+        self.assertTrue(self.age(first, "plan.cpp", "cuda/")["older"])
         known = {("plan.cpp", ages.digest_of("int x;"), ages.digest_of("int y;"))}
-        with unittest.mock.patch.object(ages, "SAME_PLANS", known):
-            self.assertEqual(self.age(first, "plan.cpp"), {"older": False})
+        with unittest.mock.patch.object(ages, "SAME_KERNELS", known):
+            self.assertEqual(self.age(first, "plan.cpp", "cuda/"), {"older": False})
             self.commit("plan.cpp", "int z;\n")
-            self.assertTrue(self.age(first, "plan.cpp")["older"])
+            self.assertTrue(self.age(first, "plan.cpp", "cuda/")["older"])
 
     def test_changes_that_give_the_cuda_backend_the_same_kernels_count_for_others_alone(self):
         (self.root / "cuda").mkdir()

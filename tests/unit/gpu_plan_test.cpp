@@ -15,11 +15,27 @@
 namespace flashomp {
 namespace {
 
-TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
-{
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
+class GpuPlan : public ::testing::Test {
+protected:
+    void SetUp() override
+    {
+        if (!offload::has_gpu_code()) {
+            GTEST_SKIP() << "this build has no GPU code";
+        }
     }
+};
+
+/// A Hopper GPU; 132 multiprocessors are an H200's.
+Hardware hopper(int multiprocessors = 132)
+{
+    Hardware hardware = gpu();
+    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
+    hardware.gpu.multiprocessors = multiprocessors;
+    return hardware;
+}
+
+TEST_F(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
+{
     Hardware hardware = gpu();
     const auto machines = [&](const char* shape, DType dtype, double softcap, bool has_hopper) {
         hardware.gpu.matrix_units = has_hopper ? MatrixUnits::warpgroup : MatrixUnits::warp;
@@ -61,14 +77,9 @@ TEST(GpuPlan, EveryPassHasTheMachineThatIsThereForIt)
     EXPECT_EQ(parts_of_values("b1_h4_n1024_d128"), 1);
 }
 
-TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
+TEST_F(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
-    Hardware hardware = gpu();
-    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-    hardware.gpu.multiprocessors = 128; // for 256 teams
+    Hardware hardware = hopper(128); // for 256 teams
     const auto dk_dv = [&](const char* shape, int teams) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         problem.options.tiling.teams = teams;
@@ -88,11 +99,8 @@ TEST(GpuPlan, ACrewIsAPairOfTeamsWhereOneHasNoRoom)
     EXPECT_EQ(dk_dv("b1_h1_n64_d256", 0).crews, 1);
 }
 
-TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
+TEST_F(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
     Hardware hardware = gpu();
     const auto reads_twice = [&](const char* shape, DType dtype) {
         return plan(cost::problem_of(cost::parse_shape(shape), dtype, true, {}), hardware).passes.at(1).sums_apart;
@@ -103,15 +111,10 @@ TEST(GpuPlan, DvAndThenDkReadTheirBlocksTwice)
     EXPECT_FALSE(reads_twice("b1_h4_n1024_d256", DType::float32)); // plain
 }
 
-TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
+TEST_F(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
     const auto planned = [](const char* shape) {
-        Hardware hardware = gpu();
-        hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-        hardware.gpu.multiprocessors = 128; // for 256 teams
+        Hardware hardware = hopper(128); // for 256 teams
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         const Plan decided = plan(problem, hardware);
         // No more than a float32 dQ would be.
@@ -133,14 +136,9 @@ TEST(GpuPlan, QueryHeadsOfAGroupAreSharedOutWhereKeyBlocksAreFew)
               1);
 }
 
-TEST(GpuPlan, KeysOfFewQueriesAreSplit)
+TEST_F(GpuPlan, KeysOfFewQueriesAreSplit)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
-    Hardware hardware = gpu();
-    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-    hardware.gpu.multiprocessors = 132;
+    Hardware hardware = hopper();
     const auto planned = [&](const char* shape) {
         return plan(as_computed(cost::problem_of(cost::parse_shape(shape), DType::bfloat16, false, {}), hardware),
                     hardware);
@@ -237,14 +235,9 @@ bool do_turns_end(const Problem& problem, const Hardware& hardware)
            std::all_of(crews.begin(), crews.end(), [](const Crew& crew) { return crew.done == crew.steps.size(); });
 }
 
-TEST(GpuPlan, KeyBlocksThatTakeTurnsComeToAnEnd)
+TEST_F(GpuPlan, KeyBlocksThatTakeTurnsComeToAnEnd)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
-    Hardware hardware = gpu();
-    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-    hardware.gpu.multiprocessors = 132;
+    Hardware hardware = hopper();
     struct Case {
         const char* shape;
         Causal causal = Causal::none;
@@ -268,42 +261,24 @@ TEST(GpuPlan, KeyBlocksThatTakeTurnsComeToAnEnd)
     }
 }
 
-TEST(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
+TEST_F(GpuPlan, NoMoreTeamsThanTheGpuHoldsAtOneTime)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
-    Hardware hardware = gpu();
-    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-    const auto teams = [&](const char* shape, bool backward, int wanted) {
+    const auto teams = [](int multiprocessors, const char* shape, bool backward, int wanted) {
         Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, {});
         problem.options.tiling.teams = wanted;
-        const offload::Launch& launch = plan(problem, hardware).passes.back().launch;
+        const offload::Launch launch = plan(problem, hopper(multiprocessors)).passes.back().launch;
         return launch.crews * launch.crew_teams;
     };
     for (const auto& [multiprocessors, held] : {std::pair{132, 264}, std::pair{108, 216}}) {
-        hardware.gpu.multiprocessors = multiprocessors;
-        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 1024), held);
-        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 0), held);
-        EXPECT_EQ(teams("b8_h8_n4096_d256", true, 0), held); // pairs
-        EXPECT_EQ(teams("b8_h8_n4096_d128", false, 100), 100);
+        EXPECT_EQ(teams(multiprocessors, "b8_h8_n4096_d128", false, 1024), held);
+        EXPECT_EQ(teams(multiprocessors, "b8_h8_n4096_d128", false, 0), held);
+        EXPECT_EQ(teams(multiprocessors, "b8_h8_n4096_d256", true, 0), held); // pairs
+        EXPECT_EQ(teams(multiprocessors, "b8_h8_n4096_d128", false, 100), 100);
     }
 }
 
-/// A Hopper GPU of 132 multiprocessors.
-Hardware hopper()
+TEST_F(GpuPlan, ALaunchPastLibgompIsNotWaitedForWhereAnotherOneFollows)
 {
-    Hardware hardware = gpu();
-    hardware.gpu.matrix_units = MatrixUnits::warpgroup;
-    hardware.gpu.multiprocessors = 132;
-    return hardware;
-}
-
-TEST(GpuPlan, ALaunchPastLibgompIsNotWaitedForWhereAnotherOneFollows)
-{
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
     using Awaited = std::vector<bool>;
     const auto awaited = [](const char* shape, DType dtype, bool backward, const Options& options = {}) {
         const Problem problem = cost::problem_of(cost::parse_shape(shape), dtype, backward, options);
@@ -333,11 +308,8 @@ TEST(GpuPlan, ALaunchPastLibgompIsNotWaitedForWhereAnotherOneFollows)
     EXPECT_TRUE(decided.passes[2].launch.is_awaited);
 }
 
-TEST(GpuPlan, HeadsThatTakeTurnsHaveWhatStreamsInTheCache)
+TEST_F(GpuPlan, HeadsThatTakeTurnsHaveWhatStreamsInTheCache)
 {
-    if (!offload::has_gpu_code()) {
-        GTEST_SKIP() << "this build has no GPU code";
-    }
     const auto together = [](const char* shape, std::size_t pass) {
         const Problem problem = cost::problem_of(cost::parse_shape(shape), DType::bfloat16, true, {});
         return plan(problem, hopper()).passes.at(pass).launch.heads_together;
