@@ -8,7 +8,7 @@
 #include "traffic.hpp"
 #include "work.hpp"
 
-#include "host_isa.hpp"
+#include "hardware.hpp"
 #include "refusal.hpp"
 
 #include <ctime>
@@ -21,14 +21,6 @@
 
 namespace flashomp::cost {
 namespace {
-
-Hardware host()
-{
-    Hardware hardware;
-    hardware.isa = &choose_host_isa();
-    hardware.threads = 2;
-    return hardware;
-}
 
 TEST(Shape, NamesAreReadBack)
 {
@@ -315,7 +307,7 @@ TEST(Traffic, TilesCountedTheSlowWay)
                                    "b1_h1_n300x100_d64_topleft", "b1_h3_n257_d17_topleft"}) {
         const Shape s = parse_shape(name);
         const Problem problem = problem_of(s, DType::bfloat16, false, {});
-        const Plan decided = plan(problem, host());
+        const Plan decided = plan(problem, host_with(2));
         ASSERT_EQ(decided.splits, 1);
         const Traffic traffic = tile_traffic(problem, decided);
         EXPECT_DOUBLE_EQ(traffic.read, counted_forward_reads(s, decided.passes.at(0).launch, 2)) << name;
@@ -330,7 +322,7 @@ TEST(Traffic, OneBlockThatHoldsEverythingReadsEverythingOnce)
     choice.tiling.stream_rows = 256;
     const Shape s = parse_shape("b2_h3_n200_d64");
     const Problem problem = problem_of(s, DType::float32, false, choice);
-    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host())).total(),
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host_with(2))).total(),
                      least_traffic(s, DType::float32, false).total());
 }
 
@@ -343,10 +335,10 @@ TEST(Traffic, PackedSequencesAddUp)
     double apart = 0;
     for (const char* const name : {"b1_h2_n128_d32_causal", "b1_h2_n256_d32_causal"}) {
         const Problem problem = problem_of(parse_shape(name), DType::float32, true, choice);
-        apart += tile_traffic(problem, plan(problem, host())).total();
+        apart += tile_traffic(problem, plan(problem, host_with(2))).total();
     }
     const Problem problem = problem_of(packed, DType::float32, true, choice);
-    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host())).total(), apart);
+    EXPECT_DOUBLE_EQ(tile_traffic(problem, plan(problem, host_with(2))).total(), apart);
 }
 
 TEST(Traffic, StandardAttentionIsQuadraticTilesAreTensors)
@@ -369,7 +361,7 @@ TEST(Traffic, SplitKeysCostTheirPartialResults)
 {
     const Shape s = parse_shape("b1_h1_n1x16384_d64");
     const Problem problem = problem_of(s, DType::float32, false, {});
-    const Plan decided = plan(problem, host());
+    const Plan decided = plan(problem, host_with(2));
     ASSERT_GT(decided.splits, 1);
     const auto partial = static_cast<double>(decided.partial_bytes);
     EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).written, least_traffic(s, DType::float32, false).written + partial);
@@ -378,8 +370,8 @@ TEST(Traffic, SplitKeysCostTheirPartialResults)
 TEST(Traffic, HeadsWithOneQueryReadTheirGroupsKeysOnce)
 {
     const Shape shape = parse_shape("b2_h12kv3_n1x800_d64");
-    const Problem problem = as_computed(problem_of(shape, DType::bfloat16, false, {}), host());
-    const Plan decided = plan(problem, host());
+    const Problem problem = as_computed(problem_of(shape, DType::bfloat16, false, {}), host_with(2));
+    const Plan decided = plan(problem, host_with(2));
     EXPECT_EQ(decided.passes.at(0).launch.resident_rows, 4);
     EXPECT_DOUBLE_EQ(tile_traffic(problem, decided).total(), least_traffic(shape, DType::bfloat16, false).total());
 }
@@ -403,7 +395,7 @@ TEST(Budget, PiecesAreWhatTheHostMachineTakes)
                 continue;
             }
             const Problem problem = problem_of(parse_shape("b1_h1_n512_d64"), dtype, false, {});
-            Hardware hardware = host();
+            Hardware hardware = host_with(2);
             hardware.isa = &isa;
             const Plan decided = plan(problem, hardware);
             const TileBudget budget = tile_budget(problem, decided.passes.at(0));
