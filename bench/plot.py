@@ -250,6 +250,32 @@ def roofline(rows, peaks, where):
     return figure
 
 
+MODIFICATIONS = {"": ("scores as they are", "#8d8d8d"), "softcap": ("softcap", "#3f8f29"), "alibi": ("ALiBi", "#2f86d1"),
+                 "bias": ("bias", "#8a6fd1"), "dropout": ("dropout", "#e0571b")}
+
+
+def modified_speed(rows, where):
+    """Bars of the speed in kernels: a group for each head_dim and mask, in it one for each modification."""
+    figure, axes = plt.subplots(2, 1, figsize=(7, 5))
+    handles = {}
+    for axis, direction in zip(axes, ("forward", "backward")):
+        here = [row for row in rows if row["direction"] == direction and row["timed"]]
+        groups = list(dict.fromkeys((row["head_dim"], row["causal"]) for row in here))
+        for at, group in enumerate(groups):
+            for row in (row for row in here if (row["head_dim"], row["causal"]) == group):
+                kind = row["modified"].strip("_").rstrip("0123456789")
+                label, colour = MODIFICATIONS[kind]
+                place = at + (list(MODIFICATIONS).index(kind) - 2) * 0.17
+                handles[label] = axis.bar(place, row["flops"] / row["kernel_time"] / 1e9, width=0.15, color=colour)
+        axis.set_xticks(range(len(groups)), [f"{depth}, {'causal' if causal else 'full'}" for depth, causal in groups])
+        axis.grid(axis="x", visible=False)
+        axis.set_ylabel("TFLOP/s")
+        axis.set_title(f"{direction}, by head_dim and mask", fontsize=8)
+    finish(figure, f"Speed in kernels with modified scores, batch {rows[0]['batch']}, N = {rows[0]['seqlen_q']}, "
+                   f"{rows[0]['dtype']}, {where}", handles, {label: label for label, _ in MODIFICATIONS.values()})
+    return figure
+
+
 def svg(figure, sources):
     """The figure as SVG that depends on the rows alone."""
     text = io.StringIO()
@@ -265,8 +291,11 @@ def draw(name, files, out):
     peaks = next((context["peaks"] for context in contexts if "peaks" in context), None)
     where = results.place_of(contexts[0], rows).split(", compute")[0]
     panels = by_panel(rows)
-    figures = {"speed": speed(panels, where), "speedup": speedup(panels, where), "memory": memory(panels, where),
-               "ratio": ratio(panels, where), "roofline": roofline(rows, peaks, where)}
+    if any(row["modified"] for row in rows):  # of one N
+        figures = {"speed": modified_speed(rows, where)} | dict.fromkeys(("speedup", "memory", "ratio", "roofline"))
+    else:
+        figures = {"speed": speed(panels, where), "speedup": speedup(panels, where), "memory": memory(panels, where),
+                   "ratio": ratio(panels, where), "roofline": roofline(rows, peaks, where)}
     sources = [f"{pathlib.Path(file).name}:{results.digest(file)}" for file in files]
     out.mkdir(parents=True, exist_ok=True)
     written = []

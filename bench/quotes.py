@@ -16,7 +16,7 @@ tools/results_table computes the value and writes it with as many decimals as we
                         16 key heads over that with one; or a key of the row
     of X                the implementation, a key of results.NAMES, or `all`; the first that is there unless named
     to Y                for the ratios: the other one
-    forward bfloat16 causal full d=64,128 n=512 n>=2048 heads=4 threads=2 machine=host-avx2 shape=NAME
+    forward bfloat16 causal full d=64,128 n=512 n>=2048 heads=4 threads=2 machine=host-avx2 shape=NAME modified=softcap
                         which rows; every word narrows the choice
     us % x1000          the unit, where it is another
 
@@ -83,6 +83,8 @@ def chosen(rows, words):
             key, compare, numbers = condition.groups()
             values = [int(number) for number in numbers.split(",")]
             rows = [row for row in rows if any(COMPARE[compare](row[KEYS.get(key, key)], value) for value in values)]
+        elif word.startswith("modified="):
+            rows = [row for row in rows if row["modified"].startswith("_" + word.removeprefix("modified="))]
         elif word.startswith(("shape=", "machine=")):
             key, value = word.split("=")
             rows = [row for row in rows if row[key] == value]

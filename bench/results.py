@@ -12,7 +12,8 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
-SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?(_varlen)?"
+SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?"
+                   r"((?:_softcap\d+|_alibi|_bias|_dropout\d+)*)(_varlen)?"
                    r"(?:_page\d+)?(?:_int8|_float8)?$")
 # In this order in every legend and table, the first that is there being what the others are compared with; the name that
 # readers know.
@@ -57,6 +58,7 @@ SETS = (
     ("h200-cuda", "The CUDA backend on FlashAttention's grid on an H200", ("h200-cuda.json",)),
     ("h200-cuda-float32", "The CUDA backend on an H200, float32", ("h200-cuda-float32.json",)),
     ("h200-cuda-float8", "The CUDA backend on an H200, float8_e4m3, forward", ("h200-cuda-float8.json",)),
+    ("h200-cuda-modified", "Modified scores on an H200, CUDA", ("h200-cuda-modified.json",)),
     ("h200-cuda-launch", "Small calls of the CUDA backend on an H200", ("h200-cuda-launch.json",)),
     ("h200-openmp-items", "FlashAttention's grid on an H200, before requests that cost half", ("h200-openmp-items.json",)),
     ("h200-fa2", "FlashAttention's grid on an H200: each machine, before depth 256 and the loop over items", ("h200-fa2.json",)),
@@ -107,9 +109,20 @@ def read(path):
         row = row | {"implementation": implementation_of(row), "direction": direction, "dtype": dtype, "shape": shape,
                      "batch": batch, "heads_q": heads, "heads_kv": heads_kv or heads, "seqlen_q": length,
                      "seqlen_k": length_k or length, "head_dim": depth, "head_dim_v": depth_v or depth,
-                     "causal": words[7] is not None, "packed": words[8] is not None, "timed": "real_time" in row}
+                     "causal": words[7] is not None, "modified": words[8], "packed": words[9] is not None, "timed": "real_time" in row}
         rows.append(row)
+    add_plain_shares(rows)
     return data["context"], rows
+
+
+def add_plain_shares(rows):
+    """To rows with modified scores: the time in kernels of the same call without, over theirs."""
+    def call(row):
+        return row["implementation"], row["direction"], row["dtype"], row["shape"].replace(row["modified"], "")
+    plain = {call(row): row["kernel_time"] for row in rows if not row["modified"] and "kernel_time" in row}
+    for row in rows:
+        if row["modified"] and "kernel_time" in row and call(row) in plain:
+            row["plain_share"] = plain[call(row)] / row["kernel_time"]
 
 
 def present_sets(folder=RESULTS):

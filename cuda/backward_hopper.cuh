@@ -13,6 +13,7 @@
 #pragma once
 
 #include "backward_items.cuh"
+#include "tile/modified_scores.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -24,6 +25,11 @@ struct BackwardShape {
     using Math = Math_;
     static constexpr int depth = depth_, block_m = block_m_, block_n = 128;
     static constexpr int groups = 2, stages = 2, threads = 128 * (groups + 1);
+    static constexpr bool is_modified = false, is_natural = false;
+    using Plain = BackwardShape; ///< of a Modified shape
+    static constexpr Softcap softcap = Softcap::absent;
+    /// Of a bias, for each group, where there is room for a block of it: at depth 64 it is twice as large.
+    static constexpr int bias_queries = depth == 64 ? 0 : block_m, bias_keys = 64, bias_bytes = 0;
     static constexpr int panels = depth / 64, query_panels = block_m / 64;
     static constexpr int kv_bytes = block_n * panels * 128;
     static constexpr int q_bytes = block_m * panels * 128;
@@ -44,11 +50,13 @@ struct BackwardMemory {
     alignas(1024) unsigned char dout[Shape::stages][Shape::q_bytes];
     alignas(1024) unsigned char ds[2][Shape::ds_bytes];
     alignas(1024) float dq[Shape::dq_floats];
+    [[no_unique_address]] BiasBlock<Shape> bias;
     alignas(128) float lse[Shape::stages][Shape::block_m];
     alignas(128) float delta[Shape::stages][Shape::block_m];
     Barrier kv_full, kv_empty, dq_full[Shape::senders], dq_empty;
     Barrier q_full[Shape::stages], q_empty[Shape::stages];
     Barrier dout_full[Shape::stages], dout_empty[Shape::stages];
+    [[no_unique_address]] BiasBarriers<Shape> bias_barriers;
     ItemSlots<BackwardItem<Shape>> items;
 };
 
@@ -59,6 +67,7 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
 {
     RingPlace<2> place;
     RingPlace<Shape::stages> at;
+    [[maybe_unused]] RingPlace<1> bias;
     unsigned kv_parity = 1;
     for (;;) {
         const auto* const next =
@@ -94,6 +103,12 @@ __device__ __forceinline__ void bring_backward(BackwardMemory<Shape>& memory, co
             memory.dout_empty[at.index].wait(at.parity ^ 1U);
             dout_full.expect(Shape::q_bytes);
             copy_panels<Shape::block_m, Shape::panels>(memory.dout[at.index], maps.dout, queries, dout_full);
+            if constexpr (Shape::bias_bytes > 0) {
+                if (maps.bias.is_there) {
+                    const MapRows of = maps.bias.queries(item.batch, head, block * Shape::block_m);
+                    memory.bias_barriers.template bring<true>(memory.bias, maps.bias, bias, of, item.j0);
+                }
+            }
             at.advance();
         }
     }
@@ -156,8 +171,9 @@ __device__ __forceinline__ void send_dq(BackwardMemory<Shape>& memory, const Par
 template <class Shape>
 class BackwardGroup {
 public:
-    __device__ __forceinline__ BackwardGroup(BackwardMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group)
+    __device__ __forceinline__ BackwardGroup(BackwardMemory<Shape>& memory, const Params& p, bool brings_bias,
+                                             int group)
+        : memory_(memory), p_(p), brings_bias_(brings_bias), group_(group)
     {
     }
 
@@ -170,6 +186,7 @@ private:
     using Math = typename Shape::Math;
     static constexpr int block_m = Shape::block_m, block_n = Shape::block_n, depth = Shape::depth;
     static constexpr int scores = block_m / 2, sums = depth / 2; // registers
+    using Scores = ModifiedScores<Math, Shape::softcap>;
 
     __device__ __forceinline__ void attend(const BackwardItem<Shape>& item)
     {
@@ -190,7 +207,7 @@ private:
         }
         sync_threads(all_keys, 256); // the other group has read k, too
         store(dk, p_.scale, p_.dk, p_.head_dim, memory_.k, item);
-        store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.v, item);
+        store(dv, Shape::is_modified ? p_.dropout_scale : 1.0F, p_.dv, p_.head_dim_v, memory_.v, item);
         publish_shared();
         __syncwarp();
         at_.release(memory_.kv_empty);
@@ -201,8 +218,9 @@ private:
         float s[scores], dp[scores];
         const float factor = p_.scale * log2_e;
         const std::uint8_t* const padding = padding_of(p_, item.batch);
+        const int row = item.j0 + 64 * group_ + at_.row();
         VisibleColumns queries; // that see each of the lane's two keys
-        queries.set_queries(item.band, item.j0 + 64 * group_ + at_.row(), padding);
+        queries.set_queries(item.band, row, padding);
         const bool is_whole = item.j0 + block_n <= item.band.k_len && padding == nullptr;
         const Range interior = is_whole ? item.band.interior_queries(item.j0, item.j0 + block_n) : Range{};
 
@@ -229,15 +247,29 @@ private:
             fence_products();
             issue_scores<Math, block_n, depth>(dp, memory_.v, 64 * group_, memory_.dout[stage]);
             commit_products();
-            probabilities(s, memory_.lse[stage], factor, i0, interior, queries);
             std::uint32_t p[block_m / 16][4];
-            round<Math>(s, p);
+            KeptPairs<scores> kept;
+            if constexpr (Shape::is_modified) {
+                modified_probabilities(s, p, kept, item, item.head(step), memory_.lse[stage], row, i0, interior,
+                                       queries);
+            } else {
+                probabilities(s, memory_.lse[stage], factor, i0, interior, queries);
+                round<Math>(s, p);
+            }
             wait_products<0>();
             pin(dp);
             const float2* const delta = reinterpret_cast<const float2*>(memory_.delta[stage]) + at_.lane % 4;
 #pragma unroll
             for (int i = 0; i < scores; i += 4) {
-                score_gradients(dp + i, make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]), delta[i]);
+                if constexpr (Shape::is_modified) { // dP is that of the probabilities behind dropout
+#pragma unroll
+                    for (int n = i; n < i + 4; ++n) {
+                        const float d = n % 2 == 0 ? delta[i].x : delta[i].y;
+                        dp[n] = s[n] * __builtin_fmaf(kept.of(dp[n], n), p_.dropout_scale, -d);
+                    }
+                } else {
+                    score_gradients(dp + i, make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]), delta[i]);
+                }
             }
             std::uint32_t ds[block_m / 16][4];
             round<Math>(dp, ds);
@@ -328,6 +360,51 @@ private:
         }
     }
 
+    /// The same of modified scores. p: what dropout keeps of them, rounded; s: p times what a softcap does to dS.
+    __device__ __forceinline__ void modified_probabilities(float (&s)[scores], std::uint32_t (&p)[block_m / 16][4],
+                                                           KeptPairs<scores>& kept, const BackwardItem<Shape>& item,
+                                                           int head, const float* lse, int row, int i0,
+                                                           const Range& interior, const VisibleColumns& queries)
+    {
+        const Scores modified(p_, item.band, item.batch, head);
+        const int column = i0 + at_.column();
+        constexpr bool has_softcap = Shape::softcap == Softcap::alone;
+        const bool hides = i0 < interior.begin || i0 + block_m > interior.end;
+        if (has_softcap && hides) {
+            queries.hide(s, column);
+        }
+        modified.template apply<true>(s, row, column, brings_bias_);
+        if constexpr (Shape::bias_bytes > 0) {
+            if (brings_bias_) {
+                memory_.bias_barriers.read(at_, group_, bias_, [&] {
+                    modified.template add_part<true, Shape::bias_queries>(s, memory_.bias.part[group_]);
+                });
+            }
+        }
+        if (hides) {
+            queries.hide(s, column);
+        }
+        kept.set_all();
+        if (p_.dropout_threshold != 0) {
+            modified.template draw<true>(kept, row, column);
+        }
+        const float unit = Scores::unit(p_), factor = unit * log2_e;
+        const auto exponent = [&](float x, float lse) { // as LSE is
+            return Shape::is_natural ? __builtin_fmaf(x, unit, -lse) * log2_e : __builtin_fmaf(x, factor, -lse);
+        };
+        const float inverse = has_softcap ? offload::quotient(p_.scale, p_.softcap) : 0.0F;
+        const float2* const of_lane = reinterpret_cast<const float2*>(lse) + at_.lane % 4;
+#pragma unroll
+        for (int i = 0; i < scores; i += 2) {
+            const float2 base = of_lane[i / 4 * 4];
+            const float x = ptx::exp2_approx(exponent(s[i], base.x));
+            const float y = ptx::exp2_approx(exponent(s[i + 1], base.y));
+            p[i / 8][i / 2 % 4] = Math::pack(kept.of(x, i), kept.of(y, i + 1));
+            s[i] = has_softcap ? x * Scores::slope_at(s[i], inverse) : x;
+            s[i + 1] = has_softcap ? y * Scores::slope_at(s[i + 1], inverse) : y;
+        }
+    }
+
     /// dsᵀ to shared memory: keys along the rows, 64 queries a panel.
     __device__ __forceinline__ void share(const std::uint32_t (&ds)[block_m / 16][4], unsigned char* shared) const
     {
@@ -360,9 +437,11 @@ private:
 
     BackwardMemory<Shape>& memory_;
     const Params& p_;
+    const bool brings_bias_;
     const int group_;
     const Lane at_;
     RingPlace<Shape::stages> q_;
+    RingPlace<1> bias_;
     unsigned kv_parity_ = 0, dq_parity_ = 0;
     int sender_ = 0; ///< of the next sum
     int ds_buffer_ = 0;
@@ -388,6 +467,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.dout_full[i].init(1);
             memory.dout_empty[i].init(readers);
         }
+        if constexpr (Shape::bias_bytes > 0) {
+            memory.bias_barriers.init();
+        }
         memory.items.init(readers + Shape::senders);
         publish_barriers();
     }
@@ -402,7 +484,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
     } else {
         take_registers<240>();
-        BackwardGroup<Shape>(memory, p, group).run(schedule);
+        BackwardGroup<Shape>(memory, p, maps.bias.is_there, group).run(schedule);
     }
 }
 

@@ -9,14 +9,15 @@ namespace flashomp::cuda {
 /// As for the forward pass; boxes are 64 columns of a query block's rows, or of a key block's.
 struct BackwardMaps {
     CUtensorMap q, k, v, dout;
+    BiasMap bias; ///< of a Modified shape
 };
 
 /// What the kernels of a backward call hand on. Rows are padded to whole query blocks.
 struct BackwardScratch {
     unsigned* counters = nullptr; ///< of items: of the first kernel that draws them, and of a second
-    float* lse = nullptr;         ///< base 2; +inf for rows without keys and beyond the end
-    float* delta = nullptr;       ///< D = rowsum(dO∘O)
-    int blocks = 0;               ///< query blocks of a head
+    float* lse = nullptr;   ///< base 2, or natural (Shape::is_natural); +inf for rows without keys and beyond the end
+    float* delta = nullptr; ///< D = rowsum(dO∘O)
+    int blocks = 0;         ///< query blocks of a head
 
     // Where all products are done in one pass, else null:
     int* turns = nullptr; ///< a query block: how many key blocks have added to its dQ
@@ -90,7 +91,8 @@ __device__ __forceinline__ std::int64_t tile_of(const Params& p, const BackwardS
     return (static_cast<std::int64_t>(batch) * p.heads_q + head) * scratch.blocks + block;
 }
 
-/// D, and LSE to base 2, padded to whole query blocks (FlashAttention-2, Algorithm 2, line 4). Eight lanes have a row.
+/// D, and LSE to base 2 or natural, padded to whole query blocks (FlashAttention-2, Algorithm 2, line 4). Eight lanes
+/// have a row.
 template <class Shape>
 __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardScratch scratch)
 {
@@ -135,7 +137,7 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
     }
     if (part == 0) {
         const float lse = is_there ? offload::row_stats(p.lse, batch, head, sequence.q_start)[row] : -infinity;
-        scratch.lse[index] = lse == -infinity ? infinity : lse * log2_e;
+        scratch.lse[index] = lse == -infinity ? infinity : lse * (Shape::is_natural ? 1.0F : log2_e);
         scratch.delta[index] = sum;
         if (is_there && p.delta.data != nullptr) { // for the gradient of a sink
             offload::row_stats(p.delta, batch, head, sequence.q_start)[row] = sum;

@@ -18,6 +18,7 @@ struct WideKeyShape {
     using Math = Math_;
     static constexpr int depth = depth_, depth_v = depth_v_, block_m = 64, block_n = 64;
     static constexpr int stages = 2, groups = 2, threads = 128 * (groups + 1);
+    static constexpr bool is_natural = false; // LSE
     static constexpr int panels = depth / 64, panels_v = depth_v / 64;
     static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
     static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;

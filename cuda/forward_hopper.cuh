@@ -3,13 +3,14 @@
 // so that one group's products run while another computes its softmax, and within a group the products of block j with
 // the keys are issued together with those of block j - 1 with the values.
 //
-// It computes what offload/algorithm/forward.hpp does where nothing modifies the scores: masks, windows, key padding
-// and sinks are here; softcap, ALiBi, bias and dropout are the other kernels'.
+// It computes what offload/algorithm/forward.hpp does. Masks, windows, key padding and sinks are in every kernel;
+// softcap, ALiBi, bias and dropout are in those of a Modified shape.
 #pragma once
 
 #include "algorithm/row_statistics.hpp"
 #include "hopper_items.cuh"
 #include "tile/float8.cuh"
+#include "tile/modified_scores.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -19,6 +20,7 @@ namespace flashomp::cuda {
 /// transposed (tile/float8.cuh), for the inner dimension of a product lies along the rows there.
 struct ForwardMaps {
     CUtensorMap q, k, v;
+    BiasMap bias; ///< of a Modified shape
 };
 
 /// Type of the operands, head_dim and head_dim_v rounded up, keys of a block, warpgroups that compute, and query and
@@ -28,7 +30,11 @@ struct ForwardShape {
     using Math = Math_;
     static constexpr int depth = depth_, depth_v = depth_v_, block_n = block_n_, groups = groups_;
     static constexpr int q_stages = q_stages_, stages = stages_;
+    static constexpr bool is_modified = false;
+    static constexpr Softcap softcap = Softcap::absent;
     static constexpr int block_m = 64 * groups;
+    /// Of a bias, for each group, where there is room for a block of it: with depths over 128 there is none.
+    static constexpr int bias_queries = depth <= 128 ? 64 : 0, bias_keys = block_n, bias_bytes = 0;
     static constexpr int bytes = sizeof(typename Math::Stored);
     static constexpr int columns = 128 / bytes; // of a panel
     static constexpr int panels = (depth + columns - 1) / columns, panels_v = (depth_v + columns - 1) / columns;
@@ -48,9 +54,11 @@ struct ForwardMemory {
     alignas(1024) unsigned char q[Shape::q_stages][Shape::place_bytes];
     alignas(1024) unsigned char k[Shape::stages][Shape::k_bytes];
     alignas(1024) unsigned char v[Shape::stages][Shape::v_bytes];
+    [[no_unique_address]] BiasBlock<Shape> bias;
     Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages];
     Barrier k_full[Shape::stages], k_empty[Shape::stages];
     Barrier v_full[Shape::stages], v_empty[Shape::stages];
+    [[no_unique_address]] BiasBarriers<Shape> bias_barriers;
     ItemSlots<QueryItem<Shape>> items;
 };
 
@@ -63,6 +71,7 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
     RingPlace<2> place;
     RingPlace<Shape::q_stages> q;
     RingPlace<Shape::stages> at;
+    [[maybe_unused]] RingPlace<1> bias;
     for (bool is_first = true;; is_first = false) {
         const auto* const next = memory.items.publish(place, p, schedule, [&] {
             if (is_first) {
@@ -100,6 +109,12 @@ __device__ __forceinline__ void bring_forward(ForwardMemory<Shape>& memory, cons
                 copy_panels<Shape::block_n, Shape::panels_v>(memory.v[at.index], maps.v, rows(),
                                                              memory.v_full[at.index]);
             }
+            if constexpr (Shape::bias_bytes > 0) {
+                if (maps.bias.is_there) {
+                    memory.bias_barriers.template bring<false>(
+                        memory.bias, maps.bias, bias, maps.bias.queries(item.batch, item.head, item.i0), first);
+                }
+            }
             at.advance();
         }
     }
@@ -112,8 +127,8 @@ public:
     using Scales = typename ForwardOperands<typename Shape::Math>::Scales;
 
     __device__ __forceinline__ ForwardGroup(ForwardMemory<Shape>& memory, const Params& p, const Scales& scales,
-                                            int group)
-        : memory_(memory), p_(p), scales_(scales), group_(group)
+                                            bool brings_bias, int group)
+        : memory_(memory), p_(p), scales_(scales), brings_bias_(brings_bias), group_(group)
     {
     }
 
@@ -130,6 +145,7 @@ private:
     static constexpr int block_n = Shape::block_n;
     static constexpr int scores = block_n / 2, sums = Shape::depth_v / 2; // registers
     static constexpr int steps = block_n * Shape::bytes / 32;             // of a product with v
+    using Scores = ModifiedScores<Math, Shape::softcap>;
     static constexpr float lag = ForwardOperands<Math>::lag, raised = ForwardOperands<Math>::raised;
 
     __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
@@ -141,23 +157,31 @@ private:
         }
         sum_[0] = sum_[1] = base_[0] = base_[1] = 0.0F;
         limit_[0] = limit_[1] = -infinity;
-        scale_ = p_.scale * scales_.scores(item.batch, item.head, item.head_kv);
+        scale_ = Shape::is_modified ? Scores::unit(p_) : p_.scale * scales_.scores(item.batch, item.head, item.head_kv);
         factor_ = scale_ * log2_e;
         lag_ = offload::quotient(lag, factor_); // in dot products (see OnlineSoftmax)
         const int row = item.i0 + 64 * group_ + at_.row();
         keys_.set_keys(item.band, row);
+        if constexpr (Shape::is_modified) { // else rows past the end may see anything: nobody reads what they get
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                keys_.count[half] = row + 8 * half < item.band.q_len ? keys_.count[half] : 0U;
+            }
+        }
         if (item.blocks > 0) {
-            stream(item, o);
+            stream(item, row, o);
         }
         finish(item, row, o);
     }
 
-    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, float (&o)[sums])
+    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, int row, float (&o)[sums])
     {
         float s[scores];
         std::uint32_t p[steps][4];
+        KeptPairs<scores> kept;
         const std::uint8_t* const padding = padding_of(p_, item.batch);
-        const Range interior = item.interior;
+        const bool may_see_all = !Shape::is_modified || item.i0 + Shape::block_m <= item.band.q_len;
+        const Range interior = may_see_all ? item.interior : Range{};
         const int blocks = item.blocks;
         int j0 = item.keys_begin + (blocks - 1) * block_n;
         memory_.q_full[q_.index].wait(q_.parity);
@@ -165,12 +189,15 @@ private:
         fence_products();
         issue_keys(s, k_.index);
         commit_products();
+        draw(kept, item, row, j0);
         wait_products<0>();
         pin(s);
         at_.release(memory_.k_empty[k_.index]);
         k_.advance();
+        modify(s, item, row, j0, interior, padding);
         hide(s, j0, item.band.k_len, interior, padding);
         softmax(s);
+        drop(s, kept);
         round<Math>(s, p);
         if (Shape::bytes == 2 && p_.v.is_packed &&
             j0 + block_n > item.band.k_len) { // 0 times what is not a number would be none
@@ -190,12 +217,15 @@ private:
             issue_values(o, p, v_.index);
             commit_products();
             pass_turn();
+            draw(kept, item, row, j0);
             wait_products<1>();
             pin(s);
             at_.release(memory_.k_empty[k_.index]);
             k_.advance();
+            modify(s, item, row, j0, interior, padding);
             hide(s, j0, item.band.k_len, interior, padding);
             const bool moved = softmax(s);
+            drop(s, kept);
             wait_products<0>();
             pin(o);
             at_.release(memory_.v_empty[v_.index]);
@@ -234,6 +264,48 @@ private:
 #pragma unroll
             for (int step = 0; step < steps; ++step) {
                 multiply_add<Math, Shape::depth_v, false>(o, p[step], right + step * 32 / 16, 1);
+            }
+        }
+    }
+
+    /// Of a Modified shape: logits.
+    __device__ __forceinline__ void modify(float (&s)[scores], const QueryItem<Shape>& item, int row, int j0,
+                                           const Range& interior, const std::uint8_t* padding)
+    {
+        if constexpr (Shape::is_modified) {
+            if (p_.softcap > 0.0F && (j0 < interior.begin || j0 + block_n > interior.end)) {
+                hide(s, j0, item.band.k_len, interior, padding);
+            }
+            const Scores modified(p_, item.band, item.batch, item.head);
+            modified.template apply<false>(s, row, j0 + at_.column(), brings_bias_);
+            if constexpr (Shape::bias_bytes > 0) {
+                if (brings_bias_) {
+                    memory_.bias_barriers.read(at_, group_, bias_, [&] {
+                        modified.template add_part<false, Shape::bias_queries>(s, memory_.bias.part[group_]);
+                    });
+                }
+            }
+        }
+    }
+
+    /// What dropout keeps: drawn while products are under way, and applied behind the softmax.
+    __device__ __forceinline__ void draw(KeptPairs<scores>& kept, const QueryItem<Shape>& item, int row, int j0) const
+    {
+        if constexpr (Shape::is_modified) {
+            if (p_.dropout_threshold != 0) {
+                const Scores modified(p_, item.band, item.batch, item.head);
+                modified.template draw<false>(kept, row, j0 + at_.column());
+            }
+        }
+    }
+    __device__ __forceinline__ void drop(float (&s)[scores], const KeptPairs<scores>& kept) const
+    {
+        if constexpr (Shape::is_modified) {
+            if (p_.dropout_threshold != 0) {
+#pragma unroll
+                for (int i = 0; i < scores; ++i) {
+                    s[i] = kept.of(s[i], i);
+                }
             }
         }
     }
@@ -280,7 +352,10 @@ private:
 #pragma unroll
         for (int i = 0; i < scores; ++i) {
             const int half = i / 2 % 2;
-            s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor_, -scaled[half]));
+            // Of logits of any size the difference first: the rounding of one to another base would show.
+            const float exponent =
+                Shape::is_modified ? (s[i] - base_[half]) * factor_ : __builtin_fmaf(s[i], factor_, -scaled[half]);
+            s[i] = ptx::exp2_approx(exponent);
             sum_[half] += s[i];
         }
         return moves;
@@ -301,6 +376,9 @@ private:
             const auto end = offload::finished_row<ApproximateExp2>(row_sum(sum_[half]) * lowered, base_[half],
                                                                     limit_[half], scale_, has_sink, sink);
             by[half] = end.factor() * lowered * scales_.sums(item.batch, item.head_kv);
+            if constexpr (Shape::is_modified) {
+                by[half] *= p_.dropout_scale;
+            }
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
                 lse[i] = end.lse();
             }
@@ -341,10 +419,12 @@ private:
     ForwardMemory<Shape>& memory_;
     const Params& p_;
     const Scales& scales_;
+    const bool brings_bias_;
     const int group_;
     const Lane at_;
     RingPlace<Shape::stages> k_, v_;
     RingPlace<Shape::q_stages> q_;
+    RingPlace<1> bias_;
     // Of the lane's two rows: statistics (offload/algorithm/softmax.hpp), and the keys that they see.
     float sum_[2], base_[2], limit_[2], correction_[2];
     float scale_, factor_, lag_;
@@ -370,6 +450,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.k_empty[i].init(readers);
             memory.v_empty[i].init(readers);
         }
+        if constexpr (Shape::bias_bytes > 0) {
+            memory.bias_barriers.init();
+        }
         memory.items.init(readers);
         publish_barriers();
     }
@@ -382,7 +465,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
     } else {
         take_registers<Shape::computing_registers>();
-        ForwardGroup<Shape>(memory, p, scales, group).run(schedule);
+        ForwardGroup<Shape>(memory, p, scales, maps.bias.is_there, group).run(schedule);
     }
 }
 

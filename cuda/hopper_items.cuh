@@ -67,6 +67,17 @@ struct QueryItem {
     }
 };
 
+/// The map of a bias of 16 bits, [batch, head, query, key] with axes of one row where it is the same for all.
+struct BiasMap {
+    CUtensorMap map{};
+    bool is_there = false, has_batches = false, has_heads = false;
+
+    __device__ __forceinline__ MapRows queries(int batch, int head, int first) const
+    {
+        return {first, has_heads ? head : 0, has_batches ? batch : 0};
+    }
+};
+
 /// The queries of one query head of an item's sequence in the maps of q and dO.
 template <class Item>
 __device__ __forceinline__ MapRows queries_in_map(const Params& p, const Item& item, int head)

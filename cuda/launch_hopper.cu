@@ -10,6 +10,7 @@
 #include "tensor_map.cuh"
 
 #include <algorithm>
+#include <cmath>
 
 namespace flashomp::cuda {
 
@@ -37,15 +38,42 @@ int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
-/// What the kernels of both passes ask for: scores as they are, some of them, and rows of q, k and v, of elements of
-/// `bytes`, and of o that the copy engine can bring.
+/// What the kernels of both passes ask for: some scores, and rows of q, k and v, of elements of `bytes`, and of o that
+/// the copy engine can bring.
 bool can_bring(const Params& p, int bytes)
 {
     constexpr int largest_depth = 256; // that kernels are compiled for
     const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    return !is_empty && !p.is_modified && std::max(p.head_dim, p.head_dim_v) <= largest_depth &&
+    return !is_empty && std::max(p.head_dim, p.head_dim_v) <= largest_depth &&
            is_whole(p.q, extent_q(p, p.head_dim, bytes)) && is_whole(p.k, extent_k(p, p.head_dim, bytes)) &&
            is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) && is_whole(p.o, extent_q(p, p.head_dim_v));
+}
+
+/// Whether the kernels of modified scores can do what p asks for (tile/modified_scores.cuh).
+bool can_modify(const Params& p)
+{
+    const bool has_known =
+        p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr || p.dropout_threshold != 0;
+    // The kernel divides by the scale, and has fourth powers of scale/softcap.
+    const auto is_usual = [](float x) { return x >= 1e-8F && x <= 1e8F; };
+    const bool has_usual_scale =
+        is_usual(p.scale) && (p.softcap == 0.0F || (is_usual(p.softcap) && is_usual(p.scale / p.softcap)));
+    const auto is_near = [](std::int64_t stride) { return std::abs(stride) < std::int64_t{1} << 29; }; // 2^31 bytes
+    const bool has_near_bias = p.bias.data == nullptr || (is_near(p.bias.query) && is_near(p.bias.key));
+    // Four keys share a draw of dropout.
+    const bool has_whole_draws = p.dropout_threshold == 0 || p.place_k.first % 4 == 0;
+    return has_known && has_usual_scale && has_near_bias && has_whole_draws;
+}
+
+/// The same of backward, whose kernel takes the slope of a softcap from the logit.
+bool can_modify_backward(const Params& p)
+{
+    const int depth = std::max(p.head_dim, p.head_dim_v);
+    const bool has_more = p.alibi_slopes != nullptr || p.bias.data != nullptr;
+    const bool has_softcap = p.softcap > 0.0F;
+    // D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
+    constexpr int fewest_queries = 64;
+    return can_modify(p) && p.seqlen_q >= fewest_queries && depth <= 128 && !(has_softcap && has_more);
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.
@@ -99,6 +127,31 @@ cudaError_t allow_memory(int device)
     return allow_shared_memory<kernel>(device);
 }
 
+/// The map of a bias in the shape's boxes, where the copy engine can bring them.
+template <class Shape>
+BiasMap bias_map(const Params& p)
+{
+    BiasMap bias;
+    if constexpr (Shape::bias_bytes > 0) {
+        Tensor tensor;
+        tensor.data = p.bias.data;
+        tensor.batch = p.bias.batch;
+        tensor.head = p.bias.head;
+        tensor.row = p.bias.query;
+        bias.has_batches = p.bias.batch != 0;
+        bias.has_heads = p.bias.head != 0;
+        const Extent extent{bias.has_batches ? p.batch : 1, bias.has_heads ? p.heads_q : 1, p.seqlen_q, p.seqlen_k};
+        if (p.bias.data != nullptr && p.bias.element != Element::float32 && p.bias.key == 1 &&
+            is_whole(tensor, extent)) {
+            if (const auto map = map_of(tensor, extent, Shape::bias_queries)) {
+                bias.map = *map;
+                bias.is_there = true;
+            }
+        }
+    }
+    return bias;
+}
+
 template <class Shape>
 int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigned* counter, cudaStream_t stream,
                    const Gpu& gpu, const typename ForwardGroup<Shape>::Scales& scales = {})
@@ -120,7 +173,8 @@ int launch_forward(const Params& p, const std::optional<CUtensorMap>& v, unsigne
     if (const cudaError_t status = allow_memory<Memory, kernel>(gpu.device); status != cudaSuccess) {
         return status;
     }
-    kernel<<<blocks, Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v}, schedule, counter, scales);
+    kernel<<<blocks, Shape::threads, shared_bytes<Memory>, stream>>>(p, {*q, *k, *v, bias_map<Shape>(p)}, schedule,
+                                                                     counter, scales);
     return cudaGetLastError();
 }
 
@@ -160,18 +214,20 @@ template <class Math, class F>
 auto for_forward_shape(const Params& p, const F& f)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
-    if (depth <= 64) {
-        return has_band(p) ? f(ForwardShape<Math, 64, 64, 96, 3, 2, 4>{})
-                           : f(ForwardShape<Math, 64, 64, 128, 3, 2, 4>{});
+    const auto either = [&](auto shape) { return p.is_modified ? f(Modified<decltype(shape)>{}) : f(shape); };
+    if (depth <= 64) { // modified scores have no registers for three groups
+        return p.is_modified ? f(Modified<ForwardShape<Math, 64, 64, 128, 2, 2, 4>>{})
+               : has_band(p) ? f(ForwardShape<Math, 64, 64, 96, 3, 2, 4>{})
+                             : f(ForwardShape<Math, 64, 64, 128, 3, 2, 4>{});
     }
     if (depth <= 96) {
-        return f(ForwardShape<Math, 96, 96, 128, 2, 2, 2>{});
+        return either(ForwardShape<Math, 96, 96, 128, 2, 2, 2>{});
     }
     if (depth <= 128) {
-        return f(ForwardShape<Math, 128, 128, 128, 2, 2, 2>{});
+        return either(ForwardShape<Math, 128, 128, 128, 2, 2, 2>{});
     }
-    return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(ForwardShape<Math, 192, 128, 128, 2, 1, 2>{})
-                                                    : f(ForwardShape<Math, 256, 256, 80, 2, 1, 2>{});
+    return p.head_dim <= 192 && p.head_dim_v <= 128 ? either(ForwardShape<Math, 192, 128, 128, 2, 1, 2>{})
+                                                    : either(ForwardShape<Math, 256, 256, 80, 2, 1, 2>{});
 }
 template <class F>
 auto for_forward_shape(const Params& p, const F& f)
@@ -229,18 +285,18 @@ std::optional<BackwardMaps> backward_maps(const Params& p)
     if (!q || !k || !v || !dout) {
         return {};
     }
-    return BackwardMaps{*q, *k, *v, *dout};
+    return BackwardMaps{*q, *k, *v, *dout, {}};
 }
 
-template <class Math, int depth, int block_m>
-int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, void* workspace, cudaStream_t stream,
-                    const Gpu& gpu)
+/// All gradients in one pass.
+template <class Shape>
+int launch_once(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
-    using Shape = decltype(shape);
-    const auto maps = backward_maps<Shape>(p);
+    auto maps = backward_maps<Shape>(p);
     if (!maps) {
         return cudaErrorInvalidValue;
     }
+    maps->bias = bias_map<Shape>(p);
     BackwardScratch scratch;
     place_scratch<Shape>(p, workspace, scratch);
     Schedule schedule = key_schedule(p, Shape::block_n);
@@ -269,8 +325,22 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
         return status;
     }
     const std::int64_t tiles = std::int64_t{p.batch} * p.heads_q * scratch.blocks;
-    hopper_dq_kernel<Shape><<<static_cast<unsigned>(tiles), 256, 0, stream>>>(p, scratch);
+    hopper_dq_kernel<typename Shape::Plain><<<static_cast<unsigned>(tiles), 256, 0, stream>>>(p, scratch);
     return cudaGetLastError();
+}
+
+template <class Math, int depth, int block_m>
+int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, void* workspace, cudaStream_t stream,
+                    const Gpu& gpu)
+{
+    using Shape = decltype(shape);
+    if (!p.is_modified) {
+        return launch_once<Shape>(p, workspace, stream, gpu);
+    }
+    if (p.softcap > 0.0F) {
+        return launch_once<Modified<Shape, Softcap::alone>>(p, workspace, stream, gpu);
+    }
+    return launch_once<Modified<Shape, Softcap::absent>>(p, workspace, stream, gpu);
 }
 
 /// dQ, and dK and dV after it.
@@ -363,7 +433,7 @@ HopperBlocks backward_blocks(Pass pass, WideKeyShape<Math, depth, depth_v> /*sha
 
 bool float8_supports(const Params& p)
 {
-    return can_bring(p, 1) && !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128;
+    return can_bring(p, 1) && !p.is_modified && !p.q.is_packed && std::max(p.head_dim, p.head_dim_v) <= 128;
 }
 
 std::int64_t float8_workspace_bytes(const Params& p)
@@ -393,7 +463,10 @@ bool hopper_supports(Pass pass, const Params& p)
         return false;
     }
     if (pass == Pass::forward) {
-        return true;
+        return !p.is_modified || can_modify(p);
+    }
+    if (p.is_modified && !can_modify_backward(p)) {
+        return false;
     }
     if (pass == Pass::backward_key) {
         return is_wide(p) && hopper_supports(Pass::backward_query, p);
@@ -401,6 +474,7 @@ bool hopper_supports(Pass pass, const Params& p)
     // The wide kernels, and other machines', sum P∘dP before they compute dK, and so correct D. Of packed sequences the
     // longest counts.
     const bool may_keep_d =
+        p.dbias.data == nullptr &&
         offload::may_keep_delta(offload::band_of(p, {0, 0, p.seqlen_q, p.seqlen_k}), p.dsink != nullptr);
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&
            is_whole(p.dq, extent_q(p, p.head_dim)) && is_whole(p.dk, extent_k(p, p.head_dim)) &&

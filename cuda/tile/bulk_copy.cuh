@@ -92,13 +92,13 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                  : "memory");
 }
 
-/// As many boxes of `rows` rows as the columns of a block take, which follow one another.
+/// As many boxes of `rows` rows as the columns of a block take, from `first` on, which follow one another.
 template <int rows, int panels, int columns = 64>
 __device__ __forceinline__ void copy_panels(unsigned char* shared, const CUtensorMap& map, const MapRows& at,
-                                            Barrier& barrier)
+                                            Barrier& barrier, int first = 0)
 {
     for (int panel = 0; panel < panels; ++panel) {
-        copy_box(shared + panel * rows * 128, map, columns * panel, at, barrier);
+        copy_box(shared + panel * rows * 128, map, first + columns * panel, at, barrier);
     }
 }
 

@@ -158,6 +158,21 @@ BenchCase::BenchCase(const cost::Shape& shape, DType dtype, Options options, con
     if (shape.softcap > 0) {
         options_.softcap = static_cast<double>(shape.softcap);
     }
+    if (shape.alibi) {
+        const std::vector<float> slopes = cost::alibi_slopes(shape.heads_q);
+        HostTensor tensor(DType::float32, {shape.heads_q});
+        std::copy(slopes.begin(), slopes.end(), static_cast<float*>(tensor.data()));
+        slopes_ = std::make_unique<PlacedTensor>(std::move(tensor), space);
+        options_.alibi_slopes = slopes_->view();
+    }
+    if (shape.bias) {
+        bias_ = random(7, {1, shape.heads_q, shape.seqlen_q, shape.seqlen_k});
+        options_.bias = bias_->view();
+    }
+    if (shape.dropout_percent > 0) {
+        options_.dropout.probability = shape.dropout_percent / 100.0;
+        options_.dropout.seed = 8;
+    }
     if (shape.sink) {
         sink_ = std::make_unique<PlacedTensor>(random_tensor(6, DType::float32, {shape.heads_q}), space);
         options_.sink = sink_->view();
@@ -284,8 +299,10 @@ BackwardArgs BenchCase::arguments()
 Options BenchCase::options_on_host()
 {
     Options options = options_;
-    for (const auto& [tensor, option] : {std::pair{&q_scale_, &options.q_scale}, std::pair{&k_scale_, &options.k_scale},
-                                         std::pair{&v_scale_, &options.v_scale}, std::pair{&sink_, &options.sink}}) {
+    for (const auto& [tensor, option] :
+         {std::pair{&q_scale_, &options.q_scale}, std::pair{&k_scale_, &options.k_scale},
+          std::pair{&v_scale_, &options.v_scale}, std::pair{&sink_, &options.sink},
+          std::pair{&slopes_, &options.alibi_slopes}, std::pair{&bias_, &options.bias}}) {
         if (*tensor) {
             *option = (*tensor)->host().view();
         }

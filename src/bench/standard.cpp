@@ -59,15 +59,16 @@ void store(const io::HostTensor& from, const ConstTensorView& view)
 
 bool has_standard_attention(const cost::Shape& shape)
 {
-    return !shape.packed && !shape.is_cache() && shape.window == Window{} && shape.softcap == 0 && !shape.sink &&
-           shape.blocks_percent == 0;
+    return !shape.packed && !shape.is_cache() && shape.window == Window{} && shape.softcap == 0 && !shape.alibi &&
+           !shape.bias && shape.dropout_percent == 0 && !shape.sink && shape.blocks_percent == 0;
 }
 
 void expect_standard_attention(const cost::Shape& shape)
 {
     if (!has_standard_attention(shape)) {
-        throw NotBuilt("standard attention is not there for such shapes; those without _window, _softcap, _sink, "
-                       "_blocks, _varlen, _page, _float8 and _int8 are allowed.");
+        throw NotBuilt(
+            "standard attention is not there for such shapes; those without _window, _softcap, _alibi, _bias, "
+            "_dropout, _sink, _blocks, _varlen, _page, _float8 and _int8 are allowed.");
     }
 }
 

@@ -125,6 +125,21 @@ std::vector<Shape> density()
     return shapes;
 }
 
+/// Batch 4, N 4096, heads·head_dim = 2048: scores as they are, and with each thing that modifies them.
+std::vector<Shape> modified()
+{
+    std::vector<Shape> shapes;
+    for (const std::int64_t depth : {64, 128, 256}) {
+        for (const bool causal : {false, true}) {
+            const std::string plain = square(4, 2048 / depth, 2048 / depth, 4096, depth, causal).name();
+            for (const char* const by : {"", "_softcap50", "_alibi", "_bias", "_dropout10"}) {
+                shapes.push_back(cost::parse_shape(plain + by));
+            }
+        }
+    }
+    return shapes;
+}
+
 /// Seconds on two cores, and one of everything.
 std::vector<Shape> quick()
 {
@@ -152,6 +167,7 @@ const std::vector<Suite>& suites()
         {"varlen", "eight packed sequences", false, varlen()},
         {"models", "layers of models of 2024 to 2026: prefill, decoding and training steps", false, models()},
         {"density", "block masks that keep 100 to 2 percent of the blocks of 128 x 128 pairs", false, density()},
+        {"modified", "softcap, ALiBi, bias and dropout beside scores as they are, batch 4, N 4096", false, modified()},
         {"quick", "seconds on two cores, beside standard attention", true, quick()},
     };
     return all;

@@ -27,9 +27,10 @@ the spot. With --layers, also what a stack of transformer layers keeps, with and
 way to share it out: bytes sent, times by a model of computing and sending that is played out hop by hop, and memory.
 
 A shape is bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]
-[_window[LEFT][xRIGHT]][_softcapC][_sink][_blocksPERCENT][_varlen|[_pageSIZE][_float8|_int8]]; _latent makes v a view of
-k's first columns, _causal is bottom-right, _window has so many keys left and right of a query's own, _blocks keeps so
-many of the blocks of a block mask, _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN, _page
+[_window[LEFT][xRIGHT]][_softcapC][_alibi][_bias][_dropoutPERCENT][_sink][_blocksPERCENT]
+[_varlen|[_pageSIZE][_float8|_int8]]; _latent makes v a view of k's first columns, _causal is bottom-right, _window has
+so many keys left and right of a query's own, _bias has one for each head and pair, _dropout drops so many percent,
+_blocks keeps so many of the blocks of a block mask, _varlen packs sequences of length SEQLEN/BATCH, 2·SEQLEN/BATCH, ..., SEQLEN, _page
 has the keys in pages of a cache, and _float8 and _int8 have them in 8 bits.
 
 Examples:

@@ -110,6 +110,9 @@ std::string Shape::name() const
         text += window.right >= 0 ? fmt::format("x{}", window.right) : "";
     }
     text += softcap > 0 ? fmt::format("_softcap{}", softcap) : "";
+    text += alibi ? "_alibi" : "";
+    text += bias ? "_bias" : "";
+    text += dropout_percent > 0 ? fmt::format("_dropout{}", dropout_percent) : "";
     text += sink ? "_sink" : "";
     text += blocks_percent > 0 ? fmt::format("_blocks{}", blocks_percent) : "";
     text += packed ? "_varlen" : "";
@@ -180,6 +183,13 @@ Shape parse_shape(const std::string& text)
     }
     const bool has_softcap = words.starts_with("_softcap");
     s.softcap = has_softcap ? words.number_after("_softcap") : 0;
+    s.alibi = words.take("_alibi");
+    s.bias = words.take("_bias");
+    if (words.starts_with("_dropout")) {
+        const std::int64_t percent = words.number_after("_dropout");
+        require(!words.fit || (percent >= 1 && percent <= 99), text, "allowed are dropouts of 1 to 99 percent");
+        s.dropout_percent = static_cast<int>(percent);
+    }
     s.sink = words.take("_sink");
     if (words.starts_with("_blocks")) {
         const std::int64_t percent = words.number_after("_blocks");
@@ -208,6 +218,7 @@ Shape parse_shape(const std::string& text)
     require(!s.latent || !s.cache_dtype, text, "a cache of 8 bits is allowed without _latent");
     require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
     require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
+    require(!s.bias || (!s.packed && !has_pages), text, "a bias goes without packed sequences and pages");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
             "allowed are pages of 1 row or more that divide the number of keys");
     require(!has_pages || s.batch * (s.seqlen_k / s.page_size) <= longest, text, "allowed are at most 2^30 pages");
@@ -259,6 +270,15 @@ std::vector<Shape> read_shapes(const std::string& path)
     return shapes;
 }
 
+std::vector<float> alibi_slopes(std::int64_t heads)
+{
+    std::vector<float> slopes;
+    for (std::int64_t head = 1; head <= heads; ++head) {
+        slopes.push_back(std::exp2(-8.0F * static_cast<float>(head) / static_cast<float>(heads)));
+    }
+    return slopes;
+}
+
 BlockMask block_mask_of(const Shape& shape)
 {
     if (shape.blocks_percent == 0) {
@@ -307,6 +327,15 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
     p.options.window = s.window;
     if (s.softcap > 0) {
         p.options.softcap = static_cast<double>(s.softcap);
+    }
+    if (s.alibi) {
+        p.options.alibi_slopes = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});
+    }
+    if (s.bias) {
+        p.options.bias = TensorView::contiguous(nullptr, output_type_of(dtype), {1, s.heads_q, s.seqlen_q, s.seqlen_k});
+    }
+    if (s.dropout_percent > 0) {
+        p.options.dropout.probability = s.dropout_percent / 100.0;
     }
     if (s.sink) {
         p.options.sink = TensorView::contiguous(nullptr, DType::float32, {s.heads_q});

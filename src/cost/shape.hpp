@@ -18,6 +18,9 @@ struct Shape {
     Causal causal = Causal::none;
     Window window = {};
     std::int64_t softcap = 0; ///< 0 is off
+    bool alibi = false;       ///< slopes of each head, as ALiBi's authors have them
+    bool bias = false;        ///< of all pairs of each head, in q's dtype, the same for all sequences
+    int dropout_percent = 0;  ///< 0 is off
     bool sink = false;        ///< an extra logit for each head in the denominator
     bool latent = false;      ///< v is a view of k's first head_dim_v columns: multi-head latent attention
     int blocks_percent = 0;   ///< blocks of 128 x 128 pairs that a random block mask keeps, in percent; 0: no mask
@@ -57,7 +60,8 @@ struct Sequences {
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
     "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]"
-    "[_window[LEFT][xRIGHT]][_softcapC][_sink][_blocksPERCENT][_varlen|[_pageSIZE][_float8|_int8]], such as "
+    "[_window[LEFT][xRIGHT]][_softcapC][_alibi][_bias][_dropoutPERCENT][_sink][_blocksPERCENT]"
+    "[_varlen|[_pageSIZE][_float8|_int8]], such as "
     "b2_h16kv4_n4096_d128_causal";
 
 /// The shape of a name. Throws Error when it is none or its sizes are not allowed.
@@ -67,11 +71,14 @@ inline constexpr std::string_view shape_grammar =
 /// and when there is more than 1 MiB of them.
 [[nodiscard]] std::vector<Shape> read_shapes(const std::string& path);
 
+/// The slopes of ALiBi's heads (Press et al. 2022, section 3): 2^(-8/heads), that squared and so on.
+[[nodiscard]] std::vector<float> alibi_slopes(std::int64_t heads);
+
 /// The block mask of the shape: whole blocks drawn at random, always the same; none without blocks_percent.
 [[nodiscard]] BlockMask block_mask_of(const Shape& shape);
 
 /// The problem without data, contiguous: enough for plan(). The shape's masks replace those of
-/// `options`, and so do its softcap and sinks where it has them.
+/// `options`, and so do its softcap, ALiBi, bias, dropout and sinks where it has them.
 [[nodiscard]] Problem problem_of(const Shape& shape, DType dtype, bool backward, const Options& options);
 
 } // namespace flashomp::cost

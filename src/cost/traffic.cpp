@@ -1,6 +1,7 @@
 #include "traffic.hpp"
 
 #include "masks.hpp"
+#include "work.hpp"
 
 #include <algorithm>
 
@@ -91,8 +92,9 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
     const auto key_element = static_cast<double>(size_of(shape.cache_dtype.value_or(dtype)));
+    const double bias = shape.bias ? element * heads_q * counted_pairs(shape) / static_cast<double>(shape.batch) : 0;
     const double inputs =
-        element * heads_q * seen_q * d + key_element * heads_kv * seen_k * (shape.latent ? d : d + dv);
+        element * heads_q * seen_q * d + key_element * heads_kv * seen_k * (shape.latent ? d : d + dv) + bias;
     if (!backward) {
         return {inputs, heads_q * rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
@@ -153,11 +155,30 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     return {}; // a shape has neither
 }
 
+namespace {
+
+/// The bias of all pairs of the tiles that a pass computes.
+Traffic bias_traffic(const Problem& problem, const PassPlan& pass)
+{
+    const Pass of = pass.launch.pass;
+    const bool has_scores =
+        of == Pass::forward || of == Pass::backward_query || of == Pass::backward_key || of == Pass::backward_once;
+    if (!problem.options.bias || !has_scores) {
+        return {};
+    }
+    const int times = pass.sums_apart ? 2 : pass.value_parts; // that S is computed
+    const double pairs = times * rows_of(problem, pass.launch).streamed * pass.launch.resident_rows;
+    return {static_cast<double>(size_of(problem.options.bias.dtype)) * static_cast<double>(problem.heads_q) * pairs, 0};
+}
+
+} // namespace
+
 Traffic tile_traffic(const Problem& problem, const Plan& plan)
 {
     Traffic all;
     for (const PassPlan& pass : plan.passes) {
         all += pass_traffic(problem, pass);
+        all += bias_traffic(problem, pass);
     }
     if (plan.splits > 1) {
         // Each part of the keys has the queries again and leaves float32 rows of o and LSE, which the merge reads.

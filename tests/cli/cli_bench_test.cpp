@@ -118,8 +118,9 @@ TEST_F(CliBench, ModelsAreChosenByWhatTheirNamesContain)
 TEST_F(CliBench, BadInputIsOneSentenceAndNoFile)
 {
     const Arguments file{"--out", out() / "r.json"};
-    expect_refused(Arguments{"bench", "fa4"} + file,
-                   "suite was 'fa4'; allowed is one of fa2, repro, decode, cache, mla, varlen, models, density, quick");
+    expect_refused(
+        Arguments{"bench", "fa4"} + file,
+        "suite was 'fa4'; allowed is one of fa2, repro, decode, cache, mla, varlen, models, density, modified, quick");
     expect_refused(Arguments{"bench"} + file, "no shape was given");
     expect_refused(Arguments{"bench", "--shape", "b1"} + file, "shape was 'b1'; allowed is bBATCH");
     expect_refused(Arguments{"bench", "--shapes", path("none.txt")} + file, "none.txt cannot be read");

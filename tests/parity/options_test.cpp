@@ -83,6 +83,127 @@ TEST_P(OptionsParity, BiasOverALongerBatchAndManyTiles)
     check(column);
 }
 
+/// What CUDA's Hopper kernels take in one pass: rows that see 256 keys and more, 64 queries and more, no gradient of an
+/// option. Keys in multiples of 8 have a bias in blocks that the copy engine brings, others do not; the head dims are
+/// those of all kernels.
+TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
+{
+    using Change = void (*)(AttentionCase&);
+    struct Case {
+        Shape shape;
+        Change change;
+    };
+    const auto bottom_right = [](AttentionCase& c) { c.options.causal = Causal::bottom_right; };
+    const Case cases[] = {
+        {{1, 2, 1, 150, 300, 64, 64}, [](AttentionCase& c) { c.options.softcap = 2.0; }},
+        {{1, 2, 2, 200, 400, 128, 128},
+         [](AttentionCase& c) {
+             c.options.softcap = 20.0;
+             c.add_dropout(0.17);
+         }},
+        {{1, 2, 1, 130, 300, 256, 256}, [](AttentionCase& c) { c.options.softcap = 50.0; }},
+        {{2, 2, 1, 140, 310, 64, 64}, [](AttentionCase& c) { c.add_alibi(true); }},
+        {{1, 4, 2, 130, 300, 128, 96},
+         [](AttentionCase& c) {
+             c.add_alibi();
+             c.add_dropout(0.5);
+             c.add_sink();
+         }},
+        {{2, 4, 2, 150, 304, 128, 128},
+         [](AttentionCase& c) {
+             c.add_bias({true, false, false, false});
+         }},
+        {{2, 2, 1, 200, 328, 96, 120},
+         [](AttentionCase& c) {
+             c.add_bias({false, true, false, false});
+         }},
+        {{1, 2, 1, 97, 513, 128, 128},
+         [](AttentionCase& c) {
+             c.add_bias();
+             c.add_alibi();
+             c.add_key_padding();
+         }},
+        {{1, 2, 2, 260, 320, 64, 64},
+         [](AttentionCase& c) {
+             c.add_bias();
+             c.add_dropout(0.17);
+             c.options.first_sequence = 2;
+             c.options.first_head = 7;
+         }},
+        {{1, 2, 1, 700, 616, 112, 128},
+         [](AttentionCase& c) {
+             c.add_bias({true, true, false, false});
+             c.add_dropout(0.17);
+             c.options.window = {300, 20};
+         }},
+        {{2, 2, 2, 70, 296, 128, 128},
+         [](AttentionCase& c) {
+             c.add_bias({false, false, true, false});
+         }},
+        {{2, 2, 2, 70, 296, 72, 80},
+         [](AttentionCase& c) {
+             c.add_bias({false, false, false, true});
+         }},
+        {{1, 2, 1, 130, 304, 128, 128}, [](AttentionCase& c) { c.add_bias({}, DType::float32); }},
+        {{1, 2, 1, 130, 304, 192, 128},
+         [](AttentionCase& c) {
+             c.add_bias();
+             c.add_alibi();
+             c.options.softcap = 5.0;
+             c.add_dropout(0.17);
+         }},
+    };
+    std::uint64_t seed = 260;
+    for (const Case& each : cases) {
+        for (const bool is_causal : {false, true}) {
+            ++seed;
+            if (!target_.is_device && is_causal == (seed % 4 < 2)) { // one way each, to save time
+                continue;
+            }
+            AttentionCase attention(each.shape, dtype(), seed);
+            each.change(attention);
+            if (is_causal) {
+                bottom_right(attention);
+            }
+            attention.wants_option_gradients = false;
+            SCOPED_TRACE(::testing::Message() << "seed " << seed << ": " << attention.shape());
+            check(attention);
+        }
+    }
+    AttentionCase packed({0, 4, 2, 0, 0, 64, 64}, {{180, 70, 0, 90}, {310, 300, 40, 0}}, dtype(), 290);
+    packed.add_dropout(0.17);
+    packed.options.causal = Causal::bottom_right;
+    check(packed);
+    AttentionCase capped({0, 2, 1, 0, 0, 128, 128}, {{180, 70}, {310, 300}}, dtype(), 291);
+    capped.options.softcap = 3.0;
+    check(capped);
+}
+
+/// As masks are often made: the lowest number, which hides nothing by itself. A row that has nothing else sees all keys
+/// alike.
+TEST_P(OptionsParity, BiasOfTheLowestNumber)
+{
+    const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
+    for (const double scale : {0.125, 1.0}) {
+        for (const std::int64_t depth : {64, 128}) {
+            AttentionCase attention({1, 2, 1, 128, 304, depth, depth}, dtype(), 295);
+            HostTensor bias(DType::float32, {1, 1, 128, 304});
+            auto* const values = static_cast<float*>(bias.data());
+            for (std::int64_t i = 0; i < 128; ++i) {
+                for (std::int64_t j = 0; j < 304; ++j) {
+                    values[i * 304 + j] = i == 5 || j > 150 + i ? lowest : 0.0F;
+                }
+            }
+            attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
+            attention.options.bias = std::as_const(attention.bias).view();
+            attention.options.scale = scale;
+            attention.wants_option_gradients = false;
+            SCOPED_TRACE(::testing::Message() << "scale " << scale << ", head_dim " << depth);
+            check(attention);
+        }
+    }
+}
+
 TEST_P(OptionsParity, GradientsThatWereNotAskedFor)
 {
     AttentionCase attention = plain_case(224);

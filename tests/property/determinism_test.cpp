@@ -77,6 +77,18 @@ TEST_P(Determinism, KeyBlocksThatTakeTurns)
         options.window = each.window;
         expect_same_bits_in_every_run(attention, options, 4);
     }
+    for (const std::int64_t depth : {64, 128}) { // whose scores are modified
+        SCOPED_TRACE(depth);
+        AttentionCase attention({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 42);
+        attention.wants_option_gradients = false;
+        attention.add_alibi();
+        attention.add_bias({true, false, false, false});
+        attention.add_dropout(0.17);
+        expect_same_bits_in_every_run(attention, attention.options, 4);
+        AttentionCase capped({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 43);
+        capped.options.softcap = 3.0;
+        expect_same_bits_in_every_run(capped, capped.options, 4);
+    }
 }
 
 TEST_P(Determinism, AnyNumberOfThreads)

@@ -202,6 +202,48 @@ TEST(Registry, OnePassForAllGradientsWhereItIsFaster)
     EXPECT_FALSE(is_one_pass(plan(with_sink, h200))); // dsink is a sum of D
 }
 
+TEST(Registry, CudasHopperKernelsTakeModifiedScores)
+{
+    if (!cuda::is_built()) {
+        GTEST_SKIP() << "this build has no CUDA backend";
+    }
+    const auto of = [](const char* shape, bool backward) { return machines("h200", Backend::cuda, shape, backward); };
+    for (const char* const shape :
+         {"b1_h4_n1024_d64_softcap50_alibi_bias_dropout10_sink", "b1_h4_n1024_d128_causal_bias",
+          "b1_h4_n100_d192v128_alibi", "b1_h4_n1024_d256_softcap50"}) {
+        EXPECT_EQ(of(shape, false), "hopper") << shape;
+    }
+    for (const char* const shape : {"b1_h4_n1024_d64_alibi_bias_dropout10", "b1_h4_n1024_d128_softcap50_dropout10",
+                                    "b1_h4_n1024_d64_softcap50", "b1_h4_n64x1024_d128_alibi"}) {
+        EXPECT_EQ(of(shape, true), "hopper") << shape;
+    }
+    // What its backward has no kernels for: a softcap beside ALiBi or a bias, depth, few queries or keys.
+    for (const char* const shape : {"b1_h4_n1024_d128_softcap50_alibi", "b1_h4_n1024_d64_softcap50_bias",
+                                    "b1_h4_n1024_d256_alibi", "b1_h4_n63x1024_d128_alibi", "b1_h4_n200_d128_alibi"}) {
+        EXPECT_EQ(of(shape, true), "tensor") << shape;
+    }
+    Options options;
+    options.backend = Backend::cuda;
+    const Hardware h200 = place_on(*find_known_device("h200"), options).hardware;
+    const auto problem_of = [&](const char* shape, bool backward) {
+        return cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, options);
+    };
+    Problem with_gradient = problem_of("b1_h4_n512_d128_bias", true);
+    with_gradient.dbias = TensorView::contiguous(nullptr, DType::bfloat16, {1, 4, 512, 512});
+    EXPECT_EQ(plan(with_gradient, h200).machine_name, "tensor+plain"); // D is corrected
+    Problem shard = problem_of("b1_h4_n512_d128_dropout10", false);
+    shard.options.positions_q = {1024, {{512, 512}}};
+    for (const std::int64_t first : {512, 510}) { // four keys share a draw
+        shard.options.positions_k = {1024, {{first, 512}}};
+        EXPECT_EQ(plan(shard, h200).machine_name, first % 4 == 0 ? "hopper" : "tensor") << first;
+    }
+    Problem capped = problem_of("b1_h4_n512_d128_softcap1", false);
+    for (const double scale : {0.1, 1e-12, -0.1}) { // the kernel divides by it
+        capped.options.scale = scale;
+        EXPECT_EQ(plan(capped, h200).machine_name, scale == 0.1 ? "hopper" : "tensor") << scale;
+    }
+}
+
 TEST(Registry, CudasHopperKernelsAreInThePlan)
 {
     if (!cuda::is_built()) {
