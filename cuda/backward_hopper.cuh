@@ -373,7 +373,7 @@ private:
         if (has_softcap && hides) {
             queries.hide(s, column);
         }
-        modified.template apply<true>(s, row, column, brings_bias_);
+        modified.template apply<true>(s, row, column, brings_bias_, hides);
         if constexpr (Shape::bias_bytes > 0) {
             if (brings_bias_) {
                 memory_.bias_barriers.read(at_, group_, bias_, [&] {

@@ -2,6 +2,7 @@
 // statistics that they begin with.
 #pragma once
 
+#include "algorithm/finite_check.hpp"
 #include "hopper_items.cuh"
 
 namespace flashomp::cuda {
@@ -139,6 +140,12 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
         const float lse = is_there ? offload::row_stats(p.lse, batch, head, sequence.q_start)[row] : -infinity;
         scratch.lse[index] = lse == -infinity ? infinity : lse * (Shape::is_natural ? 1.0F : log2_e);
         scratch.delta[index] = sum;
+        if constexpr (Shape::is_natural) {
+            // Of logits that large, as where a bias hides all keys of a row but for its own finite number, LSE has lost
+            // the sum, and nothing in one pass repairs it: the call is computed by the kernels that do.
+            constexpr float most_exact = 4096.0F; // where LSE's rounding is a quarter of that of 16 bits
+            offload::set_nonfinite(p.nonfinite, is_there && lse != -infinity && __builtin_fabsf(lse) >= most_exact);
+        }
         if (is_there && p.delta.data != nullptr) { // for the gradient of a sink
             offload::row_stats(p.delta, batch, head, sequence.q_start)[row] = sum;
             offload::row_stats(p.residual, batch, head, sequence.q_start)[row] = 0.0F;

@@ -273,11 +273,12 @@ private:
                                            const Range& interior, const std::uint8_t* padding)
     {
         if constexpr (Shape::is_modified) {
-            if (p_.softcap > 0.0F && (j0 < interior.begin || j0 + block_n > interior.end)) {
+            const bool hides = j0 < interior.begin || j0 + block_n > interior.end;
+            if (p_.softcap > 0.0F && hides) {
                 hide(s, j0, item.band.k_len, interior, padding);
             }
             const Scores modified(p_, item.band, item.batch, item.head);
-            modified.template apply<false>(s, row, j0 + at_.column(), brings_bias_);
+            modified.template apply<false>(s, row, j0 + at_.column(), brings_bias_, hides);
             if constexpr (Shape::bias_bytes > 0) {
                 if (brings_bias_) {
                     memory_.bias_barriers.read(at_, group_, bias_, [&] {

@@ -215,10 +215,9 @@ auto for_forward_shape(const Params& p, const F& f)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
     const auto either = [&](auto shape) { return p.is_modified ? f(Modified<decltype(shape)>{}) : f(shape); };
-    if (depth <= 64) { // modified scores have no registers for three groups
-        return p.is_modified ? f(Modified<ForwardShape<Math, 64, 64, 128, 2, 2, 4>>{})
-               : has_band(p) ? f(ForwardShape<Math, 64, 64, 96, 3, 2, 4>{})
-                             : f(ForwardShape<Math, 64, 64, 128, 3, 2, 4>{});
+    if (depth <= 64) { // modified scores have no registers for more keys
+        return has_band(p) || p.is_modified ? either(ForwardShape<Math, 64, 64, 96, 3, 2, 4>{})
+                                            : f(ForwardShape<Math, 64, 64, 128, 3, 2, 4>{});
     }
     if (depth <= 96) {
         return either(ForwardShape<Math, 96, 96, 128, 2, 2, 2>{});

@@ -121,12 +121,12 @@ public:
     }
 
     /// Logits divided by unit() in place of dot products. row, column: of the lane's first element. A bias that the
-    /// copy engine brings is add_part()'s, and then what is here first. A softcap takes pairs of -inf for hidden.
+    /// copy engine brings is add_part()'s, and then what is here first. Where it hides, pairs of -inf are hidden.
     template <bool keys_are_rows, int n>
-    __device__ __forceinline__ void apply(float (&s)[n], int row, int column, bool brings_bias) const
+    __device__ __forceinline__ void apply(float (&s)[n], int row, int column, bool brings_bias, bool hides) const
     {
         if (softcap == Softcap::alone || (softcap == Softcap::asked && p_.softcap > 0.0F)) {
-            cap(s);
+            cap(s, hides);
         }
         if constexpr (softcap != Softcap::alone) {
             float by = p_.scale;
@@ -209,14 +209,21 @@ private:
     /// softcap·tanh(scale·s/softcap)/scale. Where all of a warp's are near zero a polynomial does, and the units that
     /// exponentials need are free.
     template <int n>
-    __device__ __forceinline__ void cap(float (&s)[n]) const
+    __device__ __forceinline__ void cap(float (&s)[n], bool hides) const
     {
         const float inner = offload::quotient(p_.scale, p_.softcap);
         const float square = inner * inner;
         float most = 0.0F;
+        if (hides) { // hidden pairs choose no formula for others
 #pragma unroll
-        for (const float x : s) { // hidden pairs choose no formula for others
-            most = ptx::max(most, x == -offload::infinity ? 0.0F : x * x);
+            for (const float x : s) {
+                most = ptx::max(most, x == -offload::infinity ? 0.0F : x * x);
+            }
+        } else {
+#pragma unroll
+            for (const float x : s) {
+                most = ptx::max(most, x * x);
+            }
         }
         most *= square;
         if (!ptx::any_lane(most >= 0.0625F)) { // |tanh's argument| < 1/4: x + x³(a + b·x²), relative error below 5e-7

@@ -199,7 +199,9 @@ TEST_P(OptionsParity, BiasOfTheLowestNumber)
             attention.options.scale = scale;
             attention.wants_option_gradients = false;
             SCOPED_TRACE(::testing::Message() << "scale " << scale << ", head_dim " << depth);
-            check(attention);
+            static_cast<void>(
+                attention.run(on_target(attention.options))); // may be computed twice: LSE has lost the sum
+            attention.expect_close();
         }
     }
 }
