@@ -232,9 +232,9 @@ TEST(Registry, CudasHopperKernelsTakeModifiedScores)
     with_gradient.dbias = TensorView::contiguous(nullptr, DType::bfloat16, {1, 4, 512, 512});
     EXPECT_EQ(plan(with_gradient, h200).machine_name, "tensor+plain"); // D is corrected
     Problem shard = problem_of("b1_h4_n512_d128_dropout10", false);
-    shard.options.positions_q = {1024, {{512, 512}}};
+    shard.options.positions_q = {1024, {{Stretch{512, 512}, Stretch{}}}};
     for (const std::int64_t first : {512, 510}) { // four keys share a draw
-        shard.options.positions_k = {1024, {{first, 512}}};
+        shard.options.positions_k = {1024, {{Stretch{first, 512}, Stretch{}}}};
         EXPECT_EQ(plan(shard, h200).machine_name, first % 4 == 0 ? "hopper" : "tensor") << first;
     }
     Problem capped = problem_of("b1_h4_n512_d128_softcap1", false);
