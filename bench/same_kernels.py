@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Whether two builds have the same CUDA kernels, instruction for instruction: bench/same_kernels.py OLD NEW.
+"""Whether two builds have the same CUDA kernels, instruction for instruction: bench/same_kernels.py OLD NEW [--counts].
 
-OLD and NEW are libflashomp.so of builds with the CUDA backend. Where a parameter lies among the parameters does not count. cuobjdump of
+OLD and NEW are libflashomp.so of builds with the CUDA backend. Where a parameter lies among the parameters does not count. With
+--counts kernels are the same that have as many of each kind of instruction: nvcc may give others a new order and other registers where
+only a structure has a new member, which a measurement then has to show to be nothing. cuobjdump of
 the CUDA toolkit must be on the PATH, or named in CUOBJDUMP. Prints each kernel that only one of them has, or has so; status 1: there is
 one, 2: wrong use. A change of headers that both backends include, and that gives the same kernels, alters no result of the CUDA
 backend: ages.SAME_KERNELS has such changes.
@@ -25,14 +27,20 @@ def without_file_scope(name):
     return name[:found.start()] + name[found.start(2) + int(found[1]):] if found else name
 
 
-def kernels(lines):
+def kind_of(instruction):
+    """Its name, without predicate and operands: "@!P0 FADD R1, R1, R2" is FADD."""
+    return next((word for word in instruction.split() if not word.startswith("@")), "")
+
+
+def kernels(lines, counts=False):
     """{(architecture, name, digest of the instructions): how often} of cuobjdump's output."""
     found = collections.Counter()
-    architecture = name = digest = None
+    architecture = name = instructions = None
 
     def end():
         if name is not None:
-            found[architecture, name, digest.hexdigest()[:12]] += 1
+            compared = sorted(map(kind_of, instructions)) if counts else instructions
+            found[architecture, name, hashlib.sha256("\n".join(compared).encode()).hexdigest()[:12]] += 1
 
     for line in lines:
         words = line.split()
@@ -41,26 +49,27 @@ def kernels(lines):
             architecture, name = words[2], None
         elif words[:2] == ["Function", ":"]:
             end()
-            name, digest = without_file_scope(words[2]), hashlib.sha256()
+            name, instructions = without_file_scope(words[2]), []
         elif name is not None and line.lstrip().startswith("/*"):
-            digest.update(PLACE_OR_COMMENT.sub("", " ".join(words)).encode())
+            instructions.append(PLACE_OR_COMMENT.sub("", " ".join(words)))
     end()
     return found
 
 
-def kernels_of(library):
+def kernels_of(library, counts):
     with subprocess.Popen([os.environ.get("CUOBJDUMP", "cuobjdump"), "-sass", library], stdout=subprocess.PIPE, text=True) as process:
-        found = kernels(process.stdout)
+        found = kernels(process.stdout, counts)
     if process.returncode != 0 or not found:
         sys.exit(f"same_kernels: {library} has no CUDA kernels that cuobjdump can read.")
     return found
 
 
 def main():
-    if len(sys.argv) != 3:
+    libraries = [word for word in sys.argv[1:] if word != "--counts"]
+    if len(libraries) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    old, new = kernels_of(sys.argv[1]), kernels_of(sys.argv[2])
+    old, new = (kernels_of(library, "--counts" in sys.argv) for library in libraries)
     for which, more in (("only OLD", old - new), ("only NEW", new - old)):
         for architecture, name, digest in sorted(more):
             print(f"{which} has {architecture} {name} as {digest}")

@@ -35,6 +35,12 @@ class SameKernels(unittest.TestCase):
         self.assertNotEqual(kernels(), kernels(second="FADD R1, R1, R3"))
         self.assertNotEqual(kernels(second="MOV R1, 0x1"), kernels(second="MOV R1, 0x2"))
 
+    def test_counts_are_of_kinds_of_instructions(self):
+        def counted(second):
+            return same_kernels.kernels(LISTING.format("abcde", "0x28", "0x7", second).splitlines(), counts=True)
+        self.assertEqual(counted("FADD R1, R1, R3"), counted("@!P0 FADD R4, R1, R2"))
+        self.assertNotEqual(counted("FADD R1, R1, R3"), counted("FMUL R1, R1, R3"))
+
 
 if __name__ == "__main__":
     unittest.main()
