@@ -76,8 +76,8 @@ CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
 # Changes of code that the CUDA backend shares, which give it the same kernels (bench/same_kernels.py) and the same plans
 # (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. Those of cuda/ added kernels of modified
 # scores, which no set had: of the 365 before, 349 are the same, and 16 have as many instructions of each kind in another order
-# (--counts). With these 16 h200-cuda-modified.json has rows of scores as they are, at 0.94 to 1.02 of the times in h200-cuda.json, on another
-# card. File, digests (digest_of()) before and after; None: there was no such file.
+# (--counts). Six of these 16 are in h200-cuda-modified.json with scores as they are (bfloat16, 64, 128 and 256), at 0.94 to 1.02 of the times in
+# h200-cuda.json, on another card; the others were not measured. File, digests (digest_of()) before and after; None: there was no such file.
 SAME_KERNELS = {
     ("cuda/backward_hopper.cuh", "c2cde0521552", "2ce0584a2d7c"),
     ("cuda/backward_items.cuh", "019544f95d46", "364833c5174d"),

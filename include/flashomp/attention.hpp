@@ -23,8 +23,10 @@ struct Report {
     /// and a call that was sent to a GPU then throws RunFailure. A region on the GPU records nothing, since that would
     /// cost 10 µs. A CUDA kernel runs on its device or its launch fails.
     bool on_device = false;
-    bool tuned = false;              ///< machine and tiling come from a table of `flashomp tune`
-    bool computed_twice = false;     ///< a result was not finite (Hidden keys, below); with a stream always false
+    bool tuned = false; ///< machine and tiling come from a table of `flashomp tune`
+    /// A result was not finite (Hidden keys, below), or CUDA's backward had an LSE of 4096 or more in size, which has
+    /// lost too much of a row's sum for kernels that do not repair it; with a stream always false.
+    bool computed_twice = false;
     std::string note;                ///< why it ran there, when the caller left the choice open
     double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it
     std::int64_t extra_bytes = 0;    ///< LSE, D and scratch: all that is stored besides inputs, outputs and gradients

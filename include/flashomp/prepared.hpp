@@ -25,7 +25,7 @@ struct RunReport {
 /// A forward or backward call whose shapes, strides, options, place and kernels are decided. run() gives the same bits
 /// as forward() or backward(). It plans nothing, takes no lock of flashomp's and allocates nothing, but for three
 /// things: the first run of a thread starts OpenMP's team; the first run of a kernel may set its attributes on a
-/// device; and a result that is not finite is computed a second time (Report::computed_twice), which plans and
+/// device; and a result may be computed a second time (Report::computed_twice), which plans and
 /// allocates.
 ///
 /// Threads. Two threads must not be in run() of one prepared call at a time, and nobody moves or assigns the prepared

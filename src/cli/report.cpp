@@ -72,9 +72,10 @@ std::string where_text(const Report& report)
     const std::size_t colon = report.note.find(": ");
     const std::string why = colon == std::string::npos ? report.note : report.note.substr(colon + 2);
     const std::string by = implementation_text(report); // none where nothing was to be computed
-    return fmt::format(
-        "ran on {}{}{}{}{}{}{}", report.ran_on, by.empty() ? "" : ", ", by, report.tuned ? ", tuned" : "",
-        report.computed_twice ? ", computed twice (a result is not finite)" : "", why.empty() ? "" : ": ", why);
+    return fmt::format("ran on {}{}{}{}{}{}{}", report.ran_on, by.empty() ? "" : ", ", by,
+                       report.tuned ? ", tuned" : "",
+                       report.computed_twice ? ", computed twice (a result was not finite, or an LSE too large)" : "",
+                       why.empty() ? "" : ": ", why);
 }
 
 Json report_json(const Report& report)
