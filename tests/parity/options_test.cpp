@@ -83,9 +83,9 @@ TEST_P(OptionsParity, BiasOverALongerBatchAndManyTiles)
     check(column);
 }
 
-/// What CUDA's Hopper kernels take in one pass: rows that see 256 keys and more, 64 queries and more, no gradient of an
-/// option. Keys in multiples of 8 have a bias in blocks that the copy engine brings, others do not; the head dims are
-/// those of all kernels.
+/// What CUDA's Hopper kernels take: rows that see 256 keys and more, 64 queries and more, no gradient of an option;
+/// with head dims over 128 forward alone. Keys in multiples of 8 have a bias in blocks that the copy engine brings,
+/// others do not.
 TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
 {
     using Change = void (*)(AttentionCase&);
