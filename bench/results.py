@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 
 SHAPE = re.compile(r"b(\d+)_h(\d+)(?:kv(\d+))?_n(\d+)(?:x(\d+))?_d(\d+)(?:v(\d+))?(?:_latent)?(_causal|_topleft)?(?:_window\d*(?:x\d+)?)?"
-                   r"((?:_softcap\d+|_alibi|_bias|_dropout\d+)*)(_varlen)?"
+                   r"((?:_softcap\d+|_alibi|_d?bias|_dropout\d+)*)(_varlen)?"
                    r"(?:_page\d+)?(?:_int8|_float8)?$")
 # In this order in every legend and table, the first that is there being what the others are compared with; the name that
 # readers know.

@@ -117,6 +117,7 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
     const offload::Sequence sequence = offload::sequence(p, batch);
     const bool is_there = row < sequence.q_len;
     float sum = 0.0F;
+    [[maybe_unused]] std::uint32_t gradient = 0; // 0: dO is
     if (is_there) {
         const auto* const o = static_cast<const std::uint16_t*>(p.o.data) + batch * p.o.batch + head * p.o.head +
                               (sequence.q_start + row) * p.o.row;
@@ -129,12 +130,19 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 sum += Math::low(left[i]) * Math::low(right[i]) + Math::high(left[i]) * Math::high(right[i]);
+                if constexpr (Shape::is_natural) {
+                    gradient |= right[i] & 0x7FFF7FFFU;
+                }
             }
         }
     }
 #pragma unroll
     for (int apart = 4; apart > 0; apart /= 2) {
-        sum += __shfl_xor_sync(0xFFU << (threadIdx.x % 32 / 8 * 8), sum, apart);
+        const unsigned lanes = 0xFFU << (threadIdx.x % 32 / 8 * 8);
+        sum += __shfl_xor_sync(lanes, sum, apart);
+        if constexpr (Shape::is_natural) {
+            gradient |= __shfl_xor_sync(lanes, gradient, apart);
+        }
     }
     if (part == 0) {
         const float lse = is_there ? offload::row_stats(p.lse, batch, head, sequence.q_start)[row] : -infinity;
@@ -142,9 +150,12 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
         scratch.delta[index] = sum;
         if constexpr (Shape::is_natural) {
             // Of logits that large, as where a bias hides all keys of a row but for its own finite number, LSE has lost
-            // the sum, and nothing in one pass repairs it: the call is computed by the kernels that do.
+            // the sum, and nothing in one pass repairs it: the call is computed by the kernels that do. A row whose dO
+            // is 0, as padding's, has no gradients whatever its LSE.
             constexpr float most_exact = 4096.0F; // where LSE's rounding is a quarter of that of 16 bits
-            offload::set_nonfinite(p.nonfinite, is_there && lse != -infinity && __builtin_fabsf(lse) >= most_exact);
+            const bool is_far = lse != -infinity && __builtin_fabsf(lse) >= most_exact;
+            const bool may_be_far = p.alibi_slopes != nullptr || p.bias.data != nullptr;
+            offload::set_nonfinite(p.nonfinite, is_there && is_far && may_be_far && gradient != 0);
         }
         if (is_there && p.delta.data != nullptr) { // for the gradient of a sink
             offload::row_stats(p.delta, batch, head, sequence.q_start)[row] = sum;

@@ -4,13 +4,9 @@
 #include "backward_hopper.cuh"
 #include "backward_wide_key.cuh"
 #include "backward_wide_query.cuh"
+#include "bias_kernels.hpp"
 #include "forward_hopper.cuh"
-#include "hopper_kernels.hpp"
-#include "shared_memory.cuh"
-#include "tensor_map.cuh"
-
-#include <algorithm>
-#include <cmath>
+#include "hopper_launch.cuh"
 
 namespace flashomp::cuda {
 
@@ -19,15 +15,6 @@ namespace {
 using offload::Element;
 using offload::Pass;
 using offload::Tensor;
-
-Extent extent_q(const Params& p, int depth, int bytes = 2)
-{
-    return {p.q.is_packed ? 1 : p.batch, p.heads_q, p.q.rows, depth, bytes};
-}
-Extent extent_k(const Params& p, int depth, int bytes = 2)
-{
-    return {p.k.is_packed ? 1 : p.batch, p.heads_kv, p.k.rows, depth, bytes};
-}
 
 /// Of how many heads a part of the L2 cache holds what streams past a head's blocks: so many rows of both depths.
 int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
@@ -38,33 +25,6 @@ int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
-/// What the kernels of both passes ask for: some scores, and rows of q, k and v, of elements of `bytes`, and of o that
-/// the copy engine can bring.
-bool can_bring(const Params& p, int bytes)
-{
-    constexpr int largest_depth = 256; // that kernels are compiled for
-    const bool is_empty = std::int64_t{p.batch} * p.seqlen_q * p.seqlen_k == 0;
-    return !is_empty && std::max(p.head_dim, p.head_dim_v) <= largest_depth &&
-           is_whole(p.q, extent_q(p, p.head_dim, bytes)) && is_whole(p.k, extent_k(p, p.head_dim, bytes)) &&
-           is_whole(p.v, extent_k(p, p.head_dim_v, bytes)) && is_whole(p.o, extent_q(p, p.head_dim_v));
-}
-
-/// Whether the kernels of modified scores can do what p asks for (tile/modified_scores.cuh).
-bool can_modify(const Params& p)
-{
-    const bool has_known =
-        p.softcap > 0.0F || p.alibi_slopes != nullptr || p.bias.data != nullptr || p.dropout_threshold != 0;
-    // The kernel divides by the scale, and has fourth powers of scale/softcap.
-    const auto is_usual = [](float x) { return x >= 1e-8F && x <= 1e8F; };
-    const bool has_usual_scale =
-        is_usual(p.scale) && (p.softcap == 0.0F || (is_usual(p.softcap) && is_usual(p.scale / p.softcap)));
-    const auto is_near = [](std::int64_t stride) { return std::abs(stride) < std::int64_t{1} << 29; }; // 2^31 bytes
-    const bool has_near_bias = p.bias.data == nullptr || (is_near(p.bias.query) && is_near(p.bias.key));
-    // Four keys share a draw of dropout.
-    const bool has_whole_draws = p.dropout_threshold == 0 || p.place_k.first % 4 == 0;
-    return has_known && has_usual_scale && has_near_bias && has_whole_draws;
-}
-
 /// The same of backward, whose kernel takes the slope of a softcap from the logit.
 bool can_modify_backward(const Params& p)
 {
@@ -73,7 +33,9 @@ bool can_modify_backward(const Params& p)
     const bool has_softcap = p.softcap > 0.0F;
     // D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
     constexpr int fewest_queries = 64;
-    return can_modify(p) && p.seqlen_q >= fewest_queries && depth <= 128 && !(has_softcap && has_more);
+    constexpr float largest_softcap = 4096.0F; // LSE of more is not repaired (hopper_rows_kernel)
+    return can_modify(p) && p.seqlen_q >= fewest_queries && depth <= 128 && !(has_softcap && has_more) &&
+           p.softcap < largest_softcap;
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.
@@ -113,18 +75,6 @@ Schedule key_schedule(const Params& p, int block_n)
 int persistent_blocks(const Schedule& schedule, const Gpu& gpu)
 {
     return std::min(schedule.items(), gpu.multiprocessors);
-}
-
-/// Of a block, from where it is aligned on.
-template <class Memory>
-constexpr int shared_bytes = sizeof(Memory) + 1024;
-
-/// Allows a kernel its shared memory on this device, which is the current one.
-template <class Memory, auto kernel>
-cudaError_t allow_memory(int device)
-{
-    static_assert(shared_bytes<Memory> <= 232448); // all there is for a block
-    return allow_shared_memory<kernel>(device);
 }
 
 /// The map of a bias in the shape's boxes, where the copy engine can bring them.
@@ -273,20 +223,6 @@ void launch_rows(const Params& p, const BackwardScratch& scratch, cudaStream_t s
     hopper_rows_kernel<Shape><<<static_cast<unsigned>((8 * rows + 255) / 256), 256, 0, stream>>>(p, scratch);
 }
 
-/// Boxes of a kernel's query and key blocks.
-template <class Shape>
-std::optional<BackwardMaps> backward_maps(const Params& p)
-{
-    const auto q = map_of(p.q, extent_q(p, p.head_dim), Shape::block_m);
-    const auto k = map_of(p.k, extent_k(p, p.head_dim), Shape::block_n);
-    const auto v = map_of(p.v, extent_k(p, p.head_dim_v), Shape::block_n);
-    const auto dout = map_of(p.dout, extent_q(p, p.head_dim_v), Shape::block_m);
-    if (!q || !k || !v || !dout) {
-        return {};
-    }
-    return BackwardMaps{*q, *k, *v, *dout, {}};
-}
-
 /// All gradients in one pass.
 template <class Shape>
 int launch_once(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
@@ -336,8 +272,10 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
     if (!p.is_modified) {
         return launch_once<Shape>(p, workspace, stream, gpu);
     }
-    if (p.softcap > 0.0F) {
-        return launch_once<Modified<Shape, Softcap::alone>>(p, workspace, stream, gpu);
+    if constexpr (depth == 128) { // where for_backward_shape() has a softcap
+        if (p.softcap > 0.0F) {
+            return launch_once<Modified<Shape, Softcap::alone>>(p, workspace, stream, gpu);
+        }
     }
     return launch_once<Modified<Shape, Softcap::absent>>(p, workspace, stream, gpu);
 }
@@ -391,8 +329,9 @@ template <class Math, class F>
 auto for_backward_shape(const Params& p, const F& f)
 {
     if (!is_wide(p)) {
-        return std::max(p.head_dim, p.head_dim_v) <= 64 ? f(BackwardShape<Math, 64, 128>{})
-                                                        : f(BackwardShape<Math, 128, 64>{});
+        // A softcap has too few registers, and a bias no room, where blocks have 128 queries.
+        const bool is_small = std::max(p.head_dim, p.head_dim_v) <= 64 && p.softcap == 0.0F && p.bias.data == nullptr;
+        return is_small ? f(BackwardShape<Math, 64, 128>{}) : f(BackwardShape<Math, 128, 64>{});
     }
     return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(WideKeyShape<Math, 192, 128>{})
                                                     : f(WideKeyShape<Math, 256, 256>{});
@@ -457,6 +396,9 @@ int run_float8(const StreamCall& call)
 
 bool hopper_supports(Pass pass, const Params& p)
 {
+    if (pass == Pass::backward_bias) {
+        return bias_supports(p);
+    }
     const bool is_16_bit = p.element == Element::bfloat16 || p.element == Element::float16;
     if (!is_16_bit || !can_bring(p, 2)) {
         return false;
@@ -470,10 +412,11 @@ bool hopper_supports(Pass pass, const Params& p)
     if (pass == Pass::backward_key) {
         return is_wide(p) && hopper_supports(Pass::backward_query, p);
     }
-    // The wide kernels, and other machines', sum P∘dP before they compute dK, and so correct D. Of packed sequences the
-    // longest counts.
+    // The wide kernels, and other machines', sum P∘dP before they compute dK, and so correct D, which shows in a dbias
+    // that is a sum over keys or queries, or float32. Of packed sequences the longest counts.
+    const bool is_whole_dbias = p.dbias.query != 0 && p.dbias.key != 0 && p.dbias.element != Element::float32;
     const bool may_keep_d =
-        p.dbias.data == nullptr &&
+        (p.dbias.data == nullptr || is_whole_dbias) &&
         offload::may_keep_delta(offload::band_of(p, {0, 0, p.seqlen_q, p.seqlen_k}), p.dsink != nullptr);
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&
            is_whole(p.dq, extent_q(p, p.head_dim)) && is_whole(p.dk, extent_k(p, p.head_dim)) &&
@@ -485,6 +428,9 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
     if (pass == Pass::forward) {
         return counter_bytes;
     }
+    if (pass == Pass::backward_bias) {
+        return 0;
+    }
     return for_backward_shape(params, [&](auto shape) {
         BackwardScratch scratch;
         return place_scratch<decltype(shape)>(params, nullptr, scratch);
@@ -493,6 +439,9 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
 
 HopperBlocks hopper_blocks(Pass pass, const Params& params)
 {
+    if (pass == Pass::backward_bias) {
+        return bias_blocks(params);
+    }
     return pass == Pass::forward
                ? for_forward_shape(params, [](auto shape) { return blocks_of(shape); })
                : for_backward_shape(params, [pass](auto shape) { return backward_blocks(pass, shape); });
@@ -506,6 +455,9 @@ int run_hopper(const StreamCall& call)
             return launch_forward<decltype(shape)>(call.params, static_cast<unsigned*>(call.workspace), stream,
                                                    call.gpu);
         });
+    }
+    if (call.launch.pass == Pass::backward_bias) {
+        return run_bias(call);
     }
     if (call.launch.pass == Pass::backward_key) {
         return cudaSuccess; // launched after dQ, whose row statistics it reads

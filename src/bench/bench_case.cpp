@@ -223,6 +223,7 @@ void BenchCase::drop_outputs(bool backward)
         dq_.reset();
         dk_.reset();
         dv_.reset();
+        dbias_.reset();
     } else {
         o_.reset();
         lse_.reset();
@@ -238,6 +239,9 @@ void BenchCase::make_outputs(bool backward)
         make(dq_, dtype_, q_->host().shape());
         make(dk_, dtype_, k_->host().shape());
         make(dv_, dtype_, rows_shape(true, shape_.heads_kv, shape_.head_dim_v));
+        if (shape_.dbias) {
+            make(dbias_, bias_->host().dtype(), bias_->host().shape());
+        }
     } else {
         const io::Shape o = rows_shape(false, shape_.heads_q, shape_.head_dim_v);
         make(o_, output_type_of(dtype_), o);
@@ -249,15 +253,20 @@ void BenchCase::make_outputs(bool backward)
 
 void BenchCase::poison_outputs(bool backward)
 {
-    for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_} : std::vector{&o_, &lse_}) {
-        (*tensor)->poison();
+    for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_, &dbias_} : std::vector{&o_, &lse_}) {
+        if (*tensor) {
+            (*tensor)->poison();
+        }
     }
 }
 
 std::int64_t BenchCase::output_bytes(bool backward)
 {
-    return backward ? dq_->host().bytes() + dk_->host().bytes() + dv_->host().bytes()
-                    : o_->host().bytes() + lse_->host().bytes();
+    std::int64_t bytes = 0;
+    for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_, &dbias_} : std::vector{&o_, &lse_}) {
+        bytes += *tensor ? (*tensor)->host().bytes() : 0;
+    }
+    return bytes;
 }
 
 void BenchCase::choose(Machine machine, const Tiling& tiling)
@@ -293,6 +302,7 @@ BackwardArgs BenchCase::arguments()
     args.dq = dq_ ? dq_->view() : TensorView{};
     args.dk = dk_ ? dk_->view() : TensorView{};
     args.dv = dv_ ? dv_->view() : TensorView{};
+    args.dbias = dbias_ ? dbias_->view() : TensorView{};
     return args;
 }
 
@@ -317,7 +327,7 @@ BackwardArgs BenchCase::on_host()
     args.k = k_->host().view();
     args.v = values(k_->host().view(), v_ ? v_->host().view() : TensorView{});
     args.dout = dout_->host().view();
-    for (Tensor* tensor : {&o_, &lse_, &dq_, &dk_, &dv_}) {
+    for (Tensor* tensor : {&o_, &lse_, &dq_, &dk_, &dv_, &dbias_}) {
         if (*tensor) {
             (*tensor)->download();
         }
@@ -327,6 +337,7 @@ BackwardArgs BenchCase::on_host()
     args.dq = dq_ ? dq_->host().view() : TensorView{};
     args.dk = dk_ ? dk_->host().view() : TensorView{};
     args.dv = dv_ ? dv_->host().view() : TensorView{};
+    args.dbias = dbias_ ? dbias_->host().view() : TensorView{};
     return args;
 }
 

@@ -111,7 +111,7 @@ private:
     Tensor sink_, slopes_, bias_;
     Tensor q_scale_, k_scale_, v_scale_; ///< of float8_e4m3
     std::unique_ptr<Unrounded> unrounded_;
-    Tensor q_, k_, v_, o_, lse_, dout_, dq_, dk_, dv_, starts_q_, starts_k_, table_;
+    Tensor q_, k_, v_, o_, lse_, dout_, dq_, dk_, dv_, dbias_, starts_q_, starts_k_, table_;
 };
 
 } // namespace flashomp::bench

@@ -158,16 +158,28 @@ private:
             return {{{"largest difference", reference::max_error(span.actual, span.exact),
                       reference::tolerance(factor, reference::naive_error(span.naive, span.exact))}}};
         }
-        const bool has_width = result != Result::lse;
-        const bool is_value = result == Result::o || result == Result::dv;
         reference::Judged how;
         how.result = result;
         how.dtype = dtype;
-        how.row_elements = has_width ? (is_value ? problem_.head_dim_v : problem_.head_dim) : 1;
-        how.rows = span.rows;
+        how.row_elements = width_of(result);
+        how.rows = result == Result::dbias ? 0 : span.rows; // as reference::judged_as() has it
         how.few_keys = span.few_keys;
         how.largest_lse = largest_lse_;
         return reference::judge(how, span.actual, span.exact, span.naive);
+    }
+
+    [[nodiscard]] std::int64_t width_of(Result result) const
+    {
+        switch (result) {
+        case Result::lse:
+        case Result::dbias:
+            return 1;
+        case Result::o:
+        case Result::dv:
+            return problem_.head_dim_v;
+        default:
+            return problem_.head_dim;
+        }
     }
 
     const Problem& problem_;
@@ -228,6 +240,9 @@ std::string Accuracy::text() const
     if (has_gradients) {
         text += fmt::format(", dq {:.2e} (bound {:.2e})", dq, bound_dq);
     }
+    if (has_dbias) {
+        text += fmt::format(", dbias {:.2e} (bound {:.2e})", dbias, bound_dbias);
+    }
     if (has_gradients && has_dkv) {
         text += fmt::format(", dk {:.2e} (bound {:.2e}), dv {:.2e} (bound {:.2e})", dk, bound_dk, dv, bound_dv);
     }
@@ -248,7 +263,7 @@ Expected expected(BenchCase& bench, bool backward)
         if (bench.dtype() == DType::float8_e4m3 || bench.dtype() == DType::float32) {
             result.single.push_back(result.naive.back());
         } else {
-            const Chosen rows{part.sequence, part.head_kv, part.rows, {}};
+            const Chosen rows{part.sequence, part.head_kv, part.rows, {}, false};
             result.single.push_back(reference::evaluate(problem, rows, reference::Rounding::float32));
         }
     }
@@ -277,6 +292,11 @@ Accuracy check(BenchCase& bench, bool backward, const Expected& expected, Rule r
     result.has_gradients = true;
     result.has_dkv = std::any_of(parts.begin(), parts.end(), [](const Chosen& part) { return !part.keys.empty(); });
     comparison.compare(Result::dq, &ChosenValues::Rows::dq, dtype, expected.naive, result.dq, result.bound_dq);
+    if (bench.shape().dbias) {
+        result.has_dbias = true;
+        comparison.compare(Result::dbias, &ChosenValues::Rows::dbias, dtype, expected.naive, result.dbias,
+                           result.bound_dbias);
+    }
     comparison.compare(Result::dk, &ChosenValues::Keys::dk, dtype, expected.naive, result.dk, result.bound_dk);
     comparison.compare(Result::dv, &ChosenValues::Keys::dv, dtype, expected.naive, result.dv, result.bound_dv);
     return result;

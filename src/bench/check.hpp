@@ -28,13 +28,14 @@ enum class Rule : std::uint8_t {
 /// those of the block that comes nearest to its bound or goes farthest beyond. The rule has other limits, too: failures
 /// names what any of them refused.
 struct Accuracy {
-    double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
-    double bound_o = 0, bound_lse = 0, bound_dq = 0, bound_dk = 0, bound_dv = 0;
+    double o = 0, lse = 0, dq = 0, dk = 0, dv = 0, dbias = 0;
+    double bound_o = 0, bound_lse = 0, bound_dq = 0, bound_dk = 0, bound_dv = 0, bound_dbias = 0;
     /// float8_e4m3: the largest error of o, and the root of the mean square relative to that of o, beside what the
     /// inputs give before they are rounded to 8 bits.
     std::optional<double> unrounded_o, unrounded_rms;
     bool has_gradients = false;
     bool has_dkv = false;
+    bool has_dbias = false;
     bool after_timing = false; ///< compared again, in outputs that were filled with NaN before the timed calls
     std::string compared;      ///< Sample::text()
     std::optional<Sample> sample;

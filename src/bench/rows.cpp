@@ -27,6 +27,9 @@ Json sample_json(const Sample& sample, bool backward)
                                              {"row_tensors", {"o", "lse"}}});
         if (backward) {
             json["row_tensors"].push_back("dq");
+            if (part.has_dbias) {
+                json["row_tensors"].push_back("dbias");
+            }
             json["key_head"] = part.head_kv;
             json["keys"] = spans(part.keys);
             json["key_tensors"] = part.keys.empty() ? Json::array() : Json{"dk", "dv"};
@@ -45,6 +48,9 @@ void add_accuracy(Json& json, const Accuracy& accuracy)
     add("lse", accuracy.lse, accuracy.bound_lse);
     if (accuracy.has_gradients) {
         add("dq", accuracy.dq, accuracy.bound_dq);
+    }
+    if (accuracy.has_dbias) {
+        add("dbias", accuracy.dbias, accuracy.bound_dbias);
     }
     if (accuracy.has_dkv) {
         add("dk", accuracy.dk, accuracy.bound_dk);

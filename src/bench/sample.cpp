@@ -65,7 +65,8 @@ Sample::Sample(const cost::Shape& of) : shape(of)
         const std::int64_t rows = lengths_q[index(sequence)];
         const std::int64_t keys = lengths_k[index(sequence)];
         const bool all = group * rows * keys <= most_scores;
-        Chosen part{sequence, head, blocks_of(rows, std::clamp(most_rows / group, fewest_rows, block), all), {}};
+        Chosen part{
+            sequence, head, blocks_of(rows, std::clamp(most_rows / group, fewest_rows, block), all), {}, shape.dbias};
         const double own = static_cast<double>(group * rows) * static_cast<double>(keys) *
                            static_cast<double>(shape.head_dim + shape.head_dim_v);
         if (work + own <= (parts.empty() ? most_work_of_one : most_work)) {
@@ -95,8 +96,8 @@ std::string Sample::text(bool backward) const
     };
     for (const Chosen& part : parts) {
         const std::int64_t first = part.head_kv * group;
-        add(fmt::format("{} of rows {}", backward ? "o, LSE, dQ" : "o, LSE",
-                        span_text(part.rows, lengths_q[index(part.sequence)])),
+        const char* const tensors = !backward ? "o, LSE" : part.has_dbias ? "o, LSE, dQ, dbias" : "o, LSE, dQ";
+        add(fmt::format("{} of rows {}", tensors, span_text(part.rows, lengths_q[index(part.sequence)])),
             group == 1 ? fmt::format("sequence {} head {}", part.sequence, first)
                        : fmt::format("sequence {} heads {}-{}", part.sequence, first, first + group - 1));
     }

@@ -125,7 +125,8 @@ std::vector<Shape> density()
     return shapes;
 }
 
-/// Batch 4, N 4096, heads·head_dim = 2048: scores as they are, and with each thing that modifies them.
+/// Batch 4, N 4096, heads·head_dim = 2048: scores as they are, and with each thing that modifies them; and of batch 1
+/// as they are and with the gradient of a bias.
 std::vector<Shape> modified()
 {
     std::vector<Shape> shapes;
@@ -136,6 +137,9 @@ std::vector<Shape> modified()
                 shapes.push_back(cost::parse_shape(plain + by));
             }
         }
+        const std::string one = square(1, 2048 / depth, 2048 / depth, 4096, depth, false).name();
+        shapes.push_back(cost::parse_shape(one));
+        shapes.push_back(cost::parse_shape(one + "_dbias"));
     }
     return shapes;
 }

@@ -111,7 +111,7 @@ std::string Shape::name() const
     }
     text += softcap > 0 ? fmt::format("_softcap{}", softcap) : "";
     text += alibi ? "_alibi" : "";
-    text += bias ? "_bias" : "";
+    text += dbias ? "_dbias" : bias ? "_bias" : "";
     text += dropout_percent > 0 ? fmt::format("_dropout{}", dropout_percent) : "";
     text += sink ? "_sink" : "";
     text += blocks_percent > 0 ? fmt::format("_blocks{}", blocks_percent) : "";
@@ -184,7 +184,8 @@ Shape parse_shape(const std::string& text)
     const bool has_softcap = words.starts_with("_softcap");
     s.softcap = has_softcap ? words.number_after("_softcap") : 0;
     s.alibi = words.take("_alibi");
-    s.bias = words.take("_bias");
+    s.dbias = words.take("_dbias");
+    s.bias = s.dbias || words.take("_bias");
     if (words.starts_with("_dropout")) {
         const std::int64_t percent = words.number_after("_dropout");
         require(!words.fit || (percent >= 1 && percent <= 99), text, "allowed are dropouts of 1 to 99 percent");
@@ -219,6 +220,7 @@ Shape parse_shape(const std::string& text)
     require(std::max(s.window.left, s.window.right) <= longest, text, "allowed are windows of at most 2^30 keys");
     require(!has_softcap || (s.softcap >= 1 && s.softcap <= longest), text, "allowed are softcaps of 1 to 2^30");
     require(!s.bias || (!s.packed && !has_pages), text, "a bias goes without packed sequences and pages");
+    require(!s.dbias || s.batch == 1, text, "_dbias goes with a batch of 1");
     require(!has_pages || (s.page_size >= 1 && s.seqlen_k % s.page_size == 0), text,
             "allowed are pages of 1 row or more that divide the number of keys");
     require(!has_pages || s.batch * (s.seqlen_k / s.page_size) <= longest, text, "allowed are at most 2^30 pages");
@@ -374,6 +376,9 @@ Problem problem_of(const Shape& s, DType dtype, bool backward, const Options& op
         p.dq = as_result(p.q);
         p.dk = as_result(p.k);
         p.dv = as_result(view(s.seqlen_k, p.starts_k, s.heads_kv, s.head_dim_v));
+        if (s.dbias) {
+            p.dbias = as_result(p.options.bias);
+        }
     }
     p.lse = s.packed ? TensorView::contiguous(nullptr, DType::float32, {s.heads_q, p.starts_q.back()})
                      : TensorView::contiguous(nullptr, DType::float32, {s.batch, s.heads_q, s.seqlen_q});

@@ -20,6 +20,7 @@ struct Shape {
     std::int64_t softcap = 0; ///< 0 is off
     bool alibi = false;       ///< slopes of each head, as ALiBi's authors have them
     bool bias = false;        ///< of all pairs of each head, in q's dtype, the same for all sequences
+    bool dbias = false;       ///< backward computes the gradient of the bias, too
     int dropout_percent = 0;  ///< 0 is off
     bool sink = false;        ///< an extra logit for each head in the denominator
     bool latent = false;      ///< v is a view of k's first head_dim_v columns: multi-head latent attention
@@ -60,7 +61,7 @@ struct Sequences {
 /// The grammar of names, for messages and --help.
 inline constexpr std::string_view shape_grammar =
     "bBATCH_hHEADS[kvHEADS]_nSEQLEN[xSEQLEN_K]_dHEAD_DIM[vHEAD_DIM_V][_latent][_causal|_topleft]"
-    "[_window[LEFT][xRIGHT]][_softcapC][_alibi][_bias][_dropoutPERCENT][_sink][_blocksPERCENT]"
+    "[_window[LEFT][xRIGHT]][_softcapC][_alibi][_bias|_dbias][_dropoutPERCENT][_sink][_blocksPERCENT]"
     "[_varlen|[_pageSIZE][_float8|_int8]], such as "
     "b2_h16kv4_n4096_d128_causal";
 

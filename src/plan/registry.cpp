@@ -341,14 +341,21 @@ constexpr Kernel list[] = {
     },
 };
 
-/// Whether only the plain machine of a GPU has the pass.
-bool is_for_plain(Pass pass, const Problem& problem)
+/// The machine to look for on a GPU: of passes that a named one may lack, the plain machine has all.
+Machine wanted_on_gpu(Pass pass, const Problem& problem)
 {
+    const Machine named = problem.options.machine;
+    const bool is_float32 = problem.dtype == DType::float32;
+    if (pass == Pass::backward_bias && !is_float32 && (named == Machine::automatic || named == Machine::hopper)) {
+        return Machine::automatic; // CUDA's Hopper kernel, or else plain
+    }
     // The passes of dbias, dK and dV take LSE with what that of dQ adds to it, so that probabilities sum to 1: those of
     // the same arithmetic, which large logits show. Where dbias is not asked for, the others are to be the same.
-    const bool is_float32_with_bias = problem.options.bias && problem.dtype == DType::float32;
+    const bool is_float32_with_bias = problem.options.bias && is_float32;
     const bool is_of_pairs = pass == Pass::backward_query || pass == Pass::backward_key;
-    return pass == Pass::backward_bias || pass == Pass::backward_sink || (is_of_pairs && is_float32_with_bias);
+    const bool is_for_plain =
+        pass == Pass::backward_bias || pass == Pass::backward_sink || (is_of_pairs && is_float32_with_bias);
+    return is_for_plain ? Machine::plain : named;
 }
 
 } // namespace
@@ -431,8 +438,8 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         throw Error(
             "machine was host, but the call runs on a GPU; allowed there are: automatic, plain, tensor, hopper.");
     }
-    if (hardware.is_device && is_for_plain(pass, problem)) {
-        wanted = Machine::plain;
+    if (hardware.is_device) {
+        wanted = wanted_on_gpu(pass, problem);
     }
     std::string obstacle;
     for (const Kernel& kernel : kernels()) {

@@ -124,12 +124,12 @@ void append(std::vector<double>& to, const Values& values)
 
 template <class A>
 struct RowsResult {
-    Matrix<A> o, dq;
+    Matrix<A> o, dq, dbias;
     Column<A> lse;
 };
 
 template <class A>
-std::vector<ChosenValues::Rows> evaluate_rows(const Group<A>& group, const std::vector<Span>& spans)
+std::vector<ChosenValues::Rows> evaluate_rows(const Group<A>& group, const std::vector<Span>& spans, bool has_dbias)
 {
     std::vector<Task> tasks;
     for (std::size_t span = 0; span < spans.size(); ++span) {
@@ -137,16 +137,21 @@ std::vector<ChosenValues::Rows> evaluate_rows(const Group<A>& group, const std::
             add_blocks(tasks, member, span, spans[span], group.sequence.length_k);
         }
     }
-    const auto compute = [&group](const Task& task) {
+    const auto compute = [&group, has_dbias](const Task& task) {
         const Head head = group.head(task.member);
         const Block block(head, task.rows.first, task.rows.count);
         const auto k = group.k.middleRows(block.first_column, block.columns);
         const auto v = group.v.middleRows(block.first_column, block.columns);
         const Matrix<A> q = group.q(head, task.rows);
         const Stored<A> stored = forward_block<A>(block, q, k, v);
-        RowsResult<A> result{stored.o, {}, stored.lse};
+        RowsResult<A> result{stored.o, {}, {}, stored.lse};
         if (group.problem.is_backward) {
-            result.dq = backward_block<A>(block, stored, q, k, v, group.dout(head, task.rows)).dq;
+            Gradients<A> gradients = backward_block<A>(block, stored, q, k, v, group.dout(head, task.rows));
+            result.dq = std::move(gradients.dq);
+            if (has_dbias) {
+                result.dbias = Matrix<A>::Zero(task.rows.count, group.sequence.length_k);
+                result.dbias.middleCols(block.first_column, block.columns) = gradients.ds;
+            }
         }
         return result;
     };
@@ -156,6 +161,7 @@ std::vector<ChosenValues::Rows> evaluate_rows(const Group<A>& group, const std::
         append(of_span.o, result.o);
         append(of_span.lse, result.lse);
         append(of_span.dq, result.dq);
+        append(of_span.dbias, result.dbias);
     });
     return values;
 }
@@ -264,7 +270,7 @@ ChosenValues evaluate_as(const Problem& problem, const Chosen& chosen)
 {
     const Group<A> group(problem, chosen);
     ChosenValues values;
-    values.rows = evaluate_rows(group, chosen.rows);
+    values.rows = evaluate_rows(group, chosen.rows, chosen.has_dbias && problem.is_backward);
     if (problem.is_backward) {
         values.keys = evaluate_keys(group, chosen.keys);
     }
@@ -290,6 +296,19 @@ ChosenValues evaluate(const Problem& problem, const Chosen& chosen, Rounding rou
     return evaluate_as<Native<double>>(problem, chosen);
 }
 
+namespace {
+
+/// Of a bias that is one for all sequences.
+Matrix<Native<double>> dbias_rows(const ConstTensorView& dbias, Span span, std::int64_t head)
+{
+    const std::int64_t first = head * dbias.strides[1] + span.first * dbias.strides[2];
+    return Matrix<Native<double>>::NullaryExpr(span.count, dbias.shape[3], [&](Eigen::Index i, Eigen::Index j) {
+        return read_element(dbias, first + i * dbias.strides[2] + j * dbias.strides[3]);
+    });
+}
+
+} // namespace
+
 ChosenValues results_of(const Problem& problem, const Chosen& chosen)
 {
     using Exact = Native<double>;
@@ -309,6 +328,9 @@ ChosenValues results_of(const Problem& problem, const Chosen& chosen)
             }
             if (problem.is_backward) {
                 append(rows.dq, rows_of<Exact>(problem.dq, sequence, sequence.first_q, span, head));
+            }
+            if (problem.is_backward && chosen.has_dbias) {
+                append(rows.dbias, dbias_rows(problem.dbias, span, head));
             }
         }
     }

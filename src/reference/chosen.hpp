@@ -18,13 +18,15 @@ struct Chosen {
     std::int64_t sequence = 0, head_kv = 0;
     std::vector<Span> rows; ///< whose o, LSE and dQ are wanted, of every query head of the group
     std::vector<Span> keys; ///< whose dK and dV are wanted
+    bool has_dbias =
+        false; ///< dbias of the rows is wanted: the bias has all rows and keys, and no other sequence reads it
 };
 
 /// Values of a Chosen, contiguous, one entry for each of its spans. dq, dk and dv are there for a backward problem
 /// only.
 struct ChosenValues {
     struct Rows {
-        std::vector<double> o, lse, dq; ///< [query heads of the group, rows, width]; lse without width
+        std::vector<double> o, lse, dq, dbias; ///< [query heads of the group, rows, width]; lse without width
     };
     struct Keys {
         std::vector<double> dk, dv; ///< [keys, width]
@@ -38,7 +40,7 @@ struct ChosenValues {
 /// and dout alone. problem.o and problem.lse are not read.
 [[nodiscard]] ChosenValues evaluate(const Problem& problem, const Chosen& chosen, Rounding rounding = Rounding::none);
 
-/// What problem.o, lse, dq, dk and dv hold there; they are host tensors.
+/// What problem.o, lse, dq, dk, dv and dbias hold there; they are host tensors.
 [[nodiscard]] ChosenValues results_of(const Problem& problem, const Chosen& chosen);
 
 } // namespace flashomp::reference

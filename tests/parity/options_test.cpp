@@ -4,6 +4,7 @@
 #include "support/parity.hpp"
 
 #include <array>
+#include <cstring>
 
 namespace flashomp::testing {
 namespace {
@@ -204,6 +205,85 @@ TEST_P(OptionsParity, BiasOfTheLowestNumber)
             attention.expect_close();
         }
     }
+}
+
+/// What CUDA's Hopper kernel of dbias does: tiles of 128 queries and 64 keys, of several sequences and heads where the
+/// bias lacks an axis.
+TEST_P(OptionsParity, GradientOfABiasOfManyTiles)
+{
+    struct Case {
+        Shape shape;
+        std::array<bool, 4> broadcast;
+        void (*change)(AttentionCase&);
+    };
+    const auto nothing = [](AttentionCase&) {};
+    const Case cases[] = {
+        {{2, 2, 1, 150, 300, 64, 64}, {}, nothing},
+        {{2, 4, 2, 200, 320, 128, 128}, {true, false, false, false}, nothing},
+        {{3, 2, 2, 130, 304, 128, 96}, {false, true, false, false}, [](AttentionCase& c) { c.add_key_padding(); }},
+        {{2, 2, 1, 270, 333, 64, 64}, {false, false, true, false}, nothing},
+        // Over all keys dS adds up to 0 but for rounding, unless a sink has a part.
+        {{2, 2, 1, 270, 333, 64, 64}, {true, false, false, true}, [](AttentionCase& c) { c.add_sink(); }},
+        {{2, 2, 1, 140, 261, 96, 96}, {true, true, true, false}, [](AttentionCase& c) { c.add_alibi(); }},
+        {{2, 2, 1, 140, 304, 256, 256}, {true, false, false, false}, nothing},
+        {{1, 2, 1, 140, 304, 192, 128}, {}, [](AttentionCase& c) { c.add_dropout(0.3); }},
+        {{2, 2, 1, 300, 296, 128, 128}, {true, true, false, false}, [](AttentionCase& c) { c.options.softcap = 3.0; }},
+        {{1, 4, 2, 400, 616, 80, 80},
+         {false, true, false, false},
+         [](AttentionCase& c) {
+             c.options.window = {60, 20};
+             c.add_sink();
+         }},
+        {{2, 2, 2, 320, 300, 64, 64},
+         {true, false, false, false},
+         [](AttentionCase& c) {
+             c.add_dropout(0.17);
+             c.options.causal = Causal::bottom_right;
+         }},
+    };
+    std::uint64_t seed = 310;
+    for (const Case& each : cases) {
+        for (const DType bias_dtype : {dtype(), DType::float32}) {
+            ++seed;
+            if (!target_.is_device && (bias_dtype == DType::float32) == (seed % 4 < 2)) { // one each, to save time
+                continue;
+            }
+            AttentionCase attention(each.shape, dtype(), seed);
+            attention.add_bias(each.broadcast, bias_dtype);
+            each.change(attention);
+            SCOPED_TRACE(::testing::Message()
+                         << "seed " << seed << ": " << attention.shape() << " bias " << name_of(bias_dtype));
+            check(attention);
+        }
+    }
+    AttentionCase packed({0, 4, 2, 0, 0, 64, 64}, {{180, 70, 0, 90}, {310, 300, 40, 0}}, dtype(), 340);
+    packed.add_bias({false, true, false, false});
+    check(packed);
+}
+
+/// Rows of padding: their bias is the lowest number, so that LSE has lost the sum, but nothing reads them, and their dO
+/// is 0. No other kernel need compute the call again for them.
+TEST_P(OptionsParity, PaddedRowsOfTheLowestBias)
+{
+    AttentionCase attention({1, 2, 1, 150, 304, 128, 128}, dtype(), 345);
+    HostTensor bias(DType::float32, {1, 1, 150, 304});
+    auto* const values = static_cast<float*>(bias.data());
+    constexpr std::int64_t first_padded = 130;
+    const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
+    for (std::int64_t at = 0; at < bias.elements(); ++at) {
+        values[at] = at / 304 >= first_padded ? lowest : 0.0F;
+    }
+    attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
+    attention.options.bias = std::as_const(attention.bias).view();
+    attention.wants_option_gradients = false;
+    const std::int64_t row_bytes = attention.dout.bytes() / 150;
+    std::memset(static_cast<char*>(attention.dout.data()) + first_padded * row_bytes, 0,
+                (150 - first_padded) * row_bytes);
+    const auto [first, second] = attention.run(on_target(attention.options));
+    if (second.machine == "hopper") {
+        EXPECT_FALSE(second.computed_twice);
+    }
+    attention.expect_close();
 }
 
 TEST_P(OptionsParity, GradientsThatWereNotAskedFor)

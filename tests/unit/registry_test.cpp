@@ -229,8 +229,18 @@ TEST(Registry, CudasHopperKernelsTakeModifiedScores)
         return cost::problem_of(cost::parse_shape(shape), DType::bfloat16, backward, options);
     };
     Problem with_gradient = problem_of("b1_h4_n512_d128_bias", true);
-    with_gradient.dbias = TensorView::contiguous(nullptr, DType::bfloat16, {1, 4, 512, 512});
-    EXPECT_EQ(plan(with_gradient, h200).machine_name, "tensor+plain"); // D is corrected
+    const auto name_with = [&](DType dtype, std::int64_t queries, Machine machine) {
+        with_gradient.dbias = TensorView::contiguous(nullptr, dtype, {1, 4, queries, 512});
+        with_gradient.options.bias = with_gradient.dbias;
+        with_gradient.options.machine = machine;
+        return plan(with_gradient, h200).machine_name;
+    };
+    EXPECT_EQ(name_with(DType::bfloat16, 512, Machine::automatic), "hopper");
+    EXPECT_EQ(name_with(DType::float32, 512, Machine::automatic), "tensor+hopper"); // D is corrected
+    EXPECT_EQ(name_with(DType::bfloat16, 1, Machine::automatic), "tensor+hopper");
+    EXPECT_EQ(name_with(DType::bfloat16, 512, Machine::hopper), "hopper");
+    EXPECT_EQ(name_with(DType::bfloat16, 512, Machine::tensor), "tensor+plain");
+    EXPECT_EQ(name_with(DType::bfloat16, 512, Machine::plain), "plain");
     Problem shard = problem_of("b1_h4_n512_d128_dropout10", false);
     shard.options.positions_q = {1024, {{Stretch{512, 512}, Stretch{}}}};
     for (const std::int64_t first : {512, 510}) { // four keys share a draw
