@@ -1,13 +1,14 @@
 // The gradient of a bias on Hopper: backward_bias_block() (offload/algorithm/backward_options.hpp) in 16 bits. A block
 // of the bias stays, in registers, and the tiles of dS that read it are computed one after another, in an order that
-// does not depend on who computes them. What a tile needs streams: 128 queries and dO, 64 keys and values.
+// does not depend on who computes them. What a tile needs streams: 64 keys and values, and, where they are others than
+// the last tile's, 128 queries and dO.
 //
 // Two warpgroups have 64 query rows each. They do not wait for each other, so that one's products run while the other
 // makes dS of its own.
 #pragma once
 
-#include "algorithm/backward_options.hpp"
 #include "backward_items.cuh"
+#include "bias_tiles.cuh"
 #include "tile/modified_scores.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
@@ -23,113 +24,47 @@ struct BiasShape {
     static constexpr int panels = depth / 64, panels_v = depth_v / 64;
     static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
     static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
-    static constexpr int stages = depth <= 64 ? 4 : depth <= 128 ? 2 : 1; // as there is room for
+    // As there is room for:
+    static constexpr int q_stages = depth <= 128 ? 2 : 1;
+    static constexpr int stages = depth <= 64 ? 4 : depth <= 128 ? 2 : depth <= 192 ? 3 : 1;
 };
 
 template <class Shape>
 struct BiasMemory {
-    alignas(1024) unsigned char q[Shape::stages][Shape::q_bytes];
+    alignas(1024) unsigned char q[Shape::q_stages][Shape::q_bytes];
+    alignas(1024) unsigned char dout[Shape::q_stages][Shape::dout_bytes];
     alignas(1024) unsigned char k[Shape::stages][Shape::k_bytes];
-    alignas(1024) unsigned char dout[Shape::stages][Shape::dout_bytes];
     alignas(1024) unsigned char v[Shape::stages][Shape::v_bytes];
-    float column_sums[4 * Shape::groups][Shape::block_n];                  ///< of each warp
-    Barrier scores_full[Shape::stages], scores_empty[Shape::stages];       ///< of q and k
-    Barrier gradients_full[Shape::stages], gradients_empty[Shape::stages]; ///< of dO and v
+    float column_sums[4 * Shape::groups][Shape::block_n];      ///< of each warp
+    Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages]; ///< of q and dO
+    Barrier k_full[Shape::stages], k_empty[Shape::stages];     ///< of k and v
 };
-
-/// A tile of dS.
-struct BiasTile {
-    int batch, head, head_kv, i0, j0;
-    int q_start, k_start; ///< first rows of the sequence when packed
-    offload::Band band;
-};
-
-/// A block of the bias.
-template <class Shape>
-struct BiasItem {
-    const Params& p;
-    const offload::BiasBlocks blocks;
-    int batch, head, query_block, key_block; ///< 0 along axes that the bias lacks
-
-    /// Items are fewer than 2^31: each has 2^13 pairs of the bias, or all of an axis.
-    __device__ __forceinline__ BiasItem(const Params& params, int index)
-        : p(params), blocks(params, Shape::block_m, Shape::block_n)
-    {
-        key_block = index % blocks.key_blocks;
-        index /= blocks.key_blocks;
-        query_block = index % blocks.query_blocks;
-        index /= blocks.query_blocks;
-        head = index % blocks.heads;
-        batch = index / blocks.heads;
-    }
-
-    /// Calls f(tile) for each that is summed and has a pair that the band keeps.
-    template <class F>
-    __device__ __forceinline__ void for_tiles(const F& f) const
-    {
-        constexpr int block_m = Shape::block_m, block_n = Shape::block_n;
-        const int last_batch = blocks.over_batch ? p.batch : batch + 1;
-        const int last_head = blocks.over_head ? p.heads_q : head + 1;
-        BiasTile tile;
-        for (tile.batch = batch; tile.batch < last_batch; ++tile.batch) {
-            const offload::Sequence sequence = offload::sequence(p, tile.batch);
-            tile.q_start = static_cast<int>(sequence.q_start);
-            tile.k_start = static_cast<int>(sequence.k_start);
-            tile.band = offload::band_of(p, sequence);
-            const int first_row = query_block * block_m;
-            const int last_row = blocks.over_query ? sequence.q_len : min(first_row + block_m, sequence.q_len);
-            for (tile.head = head; tile.head < last_head; ++tile.head) {
-                tile.head_kv = tile.head / (p.heads_q / p.heads_kv);
-                for (tile.i0 = first_row; tile.i0 < last_row; tile.i0 += block_m) {
-                    const Range seen = tile.band.keys(tile.i0, min(tile.i0 + block_m, sequence.q_len));
-                    const int own = key_block * block_n;
-                    const int first = blocks.over_key ? seen.begin / block_n * block_n : own;
-                    const int last = blocks.over_key ? seen.end : min(own + block_n, seen.end);
-                    if (first + block_n <= seen.begin) {
-                        continue;
-                    }
-                    for (int key = first; key < last; key += block_n) {
-                        tile.j0 = key;
-                        f(tile);
-                    }
-                }
-            }
-        }
-    }
-};
-
-/// Calls f(item) for each item of this thread block.
-template <class Shape, class F>
-__device__ __forceinline__ void for_bias_items(const Params& p, const F& f)
-{
-    const auto items = static_cast<int>(offload::BiasBlocks(p, Shape::block_m, Shape::block_n).items());
-    for (int index = static_cast<int>(blockIdx.x); index < items; index += static_cast<int>(gridDim.x)) {
-        f(BiasItem<Shape>(p, index));
-    }
-}
 
 /// The copying thread.
 template <class Shape>
 __device__ __forceinline__ void bring_bias(BiasMemory<Shape>& memory, const Params& p, const BackwardMaps& maps)
 {
-    RingPlace<Shape::stages> at;
-    for_bias_items<Shape>(p, [&](const BiasItem<Shape>& item) {
-        item.for_tiles([&](const BiasTile& tile) {
+    RingPlace<Shape::q_stages> q;
+    RingPlace<Shape::stages> k;
+    const auto bring = [&](const BiasTile& tile) {
+        if (tile.has_new_queries) {
             const MapRows queries = queries_in_map(p, tile, tile.head).from(tile.i0);
-            const MapRows keys = keys_in_map(p, tile).from(tile.j0);
-            Barrier& scores = memory.scores_full[at.index];
-            memory.scores_empty[at.index].wait(at.parity ^ 1U);
-            scores.expect(Shape::q_bytes + Shape::k_bytes);
-            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, queries, scores);
-            copy_panels<Shape::block_n, Shape::panels>(memory.k[at.index], maps.k, keys, scores);
-            Barrier& gradients = memory.gradients_full[at.index];
-            memory.gradients_empty[at.index].wait(at.parity ^ 1U);
-            gradients.expect(Shape::dout_bytes + Shape::v_bytes);
-            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[at.index], maps.dout, queries, gradients);
-            copy_panels<Shape::block_n, Shape::panels_v>(memory.v[at.index], maps.v, keys, gradients);
-            at.advance();
-        });
-    });
+            Barrier& full = memory.q_full[q.index];
+            memory.q_empty[q.index].wait(q.parity ^ 1U);
+            full.expect(Shape::q_bytes + Shape::dout_bytes);
+            copy_panels<Shape::block_m, Shape::panels>(memory.q[q.index], maps.q, queries, full);
+            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[q.index], maps.dout, queries, full);
+            q.advance();
+        }
+        const MapRows keys = keys_in_map(p, tile).from(tile.j0);
+        Barrier& full = memory.k_full[k.index];
+        memory.k_empty[k.index].wait(k.parity ^ 1U);
+        full.expect(Shape::k_bytes + Shape::v_bytes);
+        copy_panels<Shape::block_n, Shape::panels>(memory.k[k.index], maps.k, keys, full);
+        copy_panels<Shape::block_n, Shape::panels_v>(memory.v[k.index], maps.v, keys, full);
+        k.advance();
+    };
+    BiasTiles<Shape>(p).for_each(bring, [] {});
 }
 
 /// One computing warpgroup: rows [64·group, 64·group + 64) of each tile.
@@ -137,21 +72,21 @@ template <class Shape>
 class BiasGroup {
 public:
     __device__ __forceinline__ BiasGroup(BiasMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group)
+        : memory_(memory), p_(p), group_(group), tiles_(p)
     {
     }
 
     __device__ __forceinline__ void run()
     {
-        for_bias_items<Shape>(p_, [this](const BiasItem<Shape>& item) {
-            float total[pairs];
+        float total[pairs] = {};
+        const auto end = [&] {
+            store(total);
 #pragma unroll
             for (float& x : total) {
                 x = 0.0F;
             }
-            item.for_tiles([&](const BiasTile& tile) { add(tile, total); });
-            store(item, total);
-        });
+        };
+        tiles_.for_each([&](const BiasTile& tile) { add(tile, total); }, end);
     }
 
 private:
@@ -163,36 +98,21 @@ private:
     /// total += P∘(dP - D), before the slope of a softcap: the bias is added behind it.
     __device__ __forceinline__ void add(const BiasTile& tile, float (&total)[pairs])
     {
-        const int stage = place_.index;
+        const int row = tile.i0 + 64 * group_ + at_.row(), column = tile.j0 + at_.column();
+        if (tile.has_new_queries) {
+            take_queries(tile, row);
+        }
+        const int stage = k_.index;
         float s[pairs], dp[pairs], bias[pairs];
-        memory_.scores_full[stage].wait(place_.parity);
+        memory_.k_full[stage].wait(k_.parity);
         fence_products();
-        issue_scores<Math, block_m, Shape::depth>(s, memory_.q[stage], 64 * group_, memory_.k[stage]);
-        commit_products();
-        memory_.gradients_full[stage].wait(place_.parity);
-        fence_products();
-        issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout[stage], 64 * group_, memory_.v[stage]);
+        issue_scores<Math, block_m, Shape::depth>(s, memory_.q[q_.index], 64 * group_, memory_.k[stage]);
+        issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout[q_.index], 64 * group_, memory_.v[stage]);
         commit_products();
 
         // While the products run:
-        const int row = tile.i0 + 64 * group_ + at_.row(), column = tile.j0 + at_.column();
         const Scores modified(p_, tile.band, tile.batch, tile.head);
         modified.fetch_bias(bias, row, column);
-        float lse[2], delta[2], residual[2];
-        VisibleColumns keys;
-        keys.set_keys(tile.band, row);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int i = row + 8 * half;
-            const bool is_there = i < tile.band.q_len;
-            keys.count[half] = is_there ? keys.count[half] : 0U;
-            const auto of_row = [&](const offload::RowTensor& statistic) {
-                return is_there ? offload::row_stats(statistic, tile.batch, tile.head, tile.q_start)[i] : 0.0F;
-            };
-            lse[half] = offload::usable_lse(of_row(p_.lse));
-            delta[half] = of_row(p_.delta);
-            residual[half] = of_row(p_.residual);
-        }
         KeptPairs<pairs> kept;
         kept.set_all();
         if (p_.dropout_threshold != 0) {
@@ -201,26 +121,49 @@ private:
         wait_products<0>();
         pin(s);
         pin(dp);
-        at_.release(memory_.scores_empty[stage]);
-        at_.release(memory_.gradients_empty[stage]);
-        place_.advance();
+        at_.release(memory_.k_empty[stage]);
+        k_.advance();
 
         const bool hides = hides_any(tile);
         if (p_.softcap > 0.0F && hides) {
-            hide(s, tile, keys);
+            hide(s, tile);
         }
         modified.template apply<false>(s, row, column, true, hides);
         modified.add(s, bias);
         if (hides) {
-            hide(s, tile, keys);
+            hide(s, tile);
         }
 #pragma unroll
         for (int i = 0; i < pairs; ++i) {
             const int half = i / 2 % 2;
-            const float p = ptx::exp2_approx(__builtin_fmaf(s[i] - lse[half], log2_e, -residual[half]));
-            const float ds = p * __builtin_fmaf(kept.of(dp[i], i), p_.dropout_scale, -delta[half]);
+            const float p = ptx::exp2_approx(__builtin_fmaf(s[i] - lse_[half], log2_e, -residual_[half]));
+            const float ds = p * __builtin_fmaf(kept.of(dp[i], i), p_.dropout_scale, -delta_[half]);
             total[i] += p == 0.0F ? 0.0F : ds; // where a pair is hidden, dP may be no number
         }
+    }
+
+    /// The last ones' place is free, and these are there, with their statistics.
+    __device__ __forceinline__ void take_queries(const BiasTile& tile, int row)
+    {
+        if (has_queries_) {
+            at_.release(memory_.q_empty[q_.index]);
+            q_.advance();
+        }
+        has_queries_ = true;
+        keys_.set_keys(tile.band, row);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = row + 8 * half;
+            const bool is_there = i < tile.band.q_len;
+            keys_.count[half] = is_there ? keys_.count[half] : 0U;
+            const auto of_row = [&](const offload::RowTensor& statistic) {
+                return is_there ? offload::row_stats(statistic, tile.batch, tile.head, tile.q_start)[i] : 0.0F;
+            };
+            lse_[half] = offload::usable_lse(of_row(p_.lse));
+            delta_[half] = of_row(p_.delta);
+            residual_[half] = of_row(p_.residual);
+        }
+        memory_.q_full[q_.index].wait(q_.parity);
     }
 
     __device__ __forceinline__ bool hides_any(const BiasTile& tile) const
@@ -233,29 +176,29 @@ private:
         return tile.j0 < interior.begin || tile.j0 + block_n > interior.end;
     }
 
-    __device__ __forceinline__ void hide(float (&s)[pairs], const BiasTile& tile, const VisibleColumns& keys) const
+    __device__ __forceinline__ void hide(float (&s)[pairs], const BiasTile& tile) const
     {
         const int column = tile.j0 + at_.column();
-        keys.hide(s, column);
+        keys_.hide(s, column);
         if (const std::uint8_t* const padding = padding_of(p_, tile.batch)) {
             hide_padding(s, column, tile.band.k_len, padding);
         }
     }
 
-    __device__ __forceinline__ void store(const BiasItem<Shape>& item, const float (&total)[pairs])
+    __device__ __forceinline__ void store(const float (&total)[pairs])
     {
-        const std::int64_t head = item.batch * p_.dbias.batch + item.head * p_.dbias.head;
-        const int row = item.query_block * block_m + 64 * group_ + at_.row();
-        const int column = item.key_block * block_n;
-        if (item.blocks.over_query) {
-            store_column_sums(head, column, item.blocks.over_key, total);
+        const std::int64_t head = tiles_.batch() * p_.dbias.batch + tiles_.head() * p_.dbias.head;
+        const int row = tiles_.first_query() + 64 * group_ + at_.row();
+        const int column = tiles_.first_key();
+        if (tiles_.over_query()) {
+            store_column_sums(head, column, tiles_.over_key(), total);
             return;
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int i = row + 8 * half;
             const std::int64_t first = head + i * p_.dbias.query;
-            if (item.blocks.over_key) {
+            if (tiles_.over_key()) {
                 store_row_sum(first, i < p_.seqlen_q, half, total);
             } else if (i < p_.seqlen_q) {
                 store_pairs(first, column + at_.column(), half, total);
@@ -358,7 +301,13 @@ private:
     const Params& p_;
     const int group_;
     const Lane at_;
-    RingPlace<Shape::stages> place_;
+    BiasTiles<Shape> tiles_;
+    RingPlace<Shape::q_stages> q_;
+    RingPlace<Shape::stages> k_;
+    bool has_queries_ = false;
+    // Of the lane's two rows: statistics, and the keys that they see.
+    float lse_[2], delta_[2], residual_[2];
+    VisibleColumns keys_;
 };
 
 template <class Shape>
@@ -368,11 +317,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     auto& memory = block_memory<BiasMemory<Shape>>();
     if (threadIdx.x == 0) {
         constexpr unsigned readers = 4 * Shape::groups * Lane::speakers;
+        for (int i = 0; i < Shape::q_stages; ++i) {
+            memory.q_full[i].init(1);
+            memory.q_empty[i].init(readers);
+        }
         for (int i = 0; i < Shape::stages; ++i) {
-            memory.scores_full[i].init(1);
-            memory.scores_empty[i].init(readers);
-            memory.gradients_full[i].init(1);
-            memory.gradients_empty[i].init(readers);
+            memory.k_full[i].init(1);
+            memory.k_empty[i].init(readers);
         }
         publish_barriers();
     }
