@@ -25,11 +25,12 @@ struct BackwardShape {
     using Math = Math_;
     static constexpr int depth = depth_, block_m = block_m_, block_n = 128;
     static constexpr int groups = 2, stages = 2, threads = 128 * (groups + 1);
-    static constexpr bool is_modified = false, is_natural = false;
+    static constexpr bool is_modified = false, is_natural = false, repairs_lse = false;
     using Plain = BackwardShape; ///< of a Modified shape
     static constexpr Softcap softcap = Softcap::absent;
     /// Of a bias, for each group, where there is room for a block of it: at depth 64 it is twice as large.
     static constexpr int bias_queries = depth == 64 ? 0 : block_m, bias_keys = 64, bias_bytes = 0;
+    static constexpr int bias_parts = groups;
     static constexpr int panels = depth / 64, query_panels = block_m / 64;
     static constexpr int kv_bytes = block_n * panels * 128;
     static constexpr int q_bytes = block_m * panels * 128;

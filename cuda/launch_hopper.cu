@@ -65,15 +65,15 @@ bool can_modify(const Params& p)
     return has_known && has_usual_scale && has_near_bias && has_whole_draws;
 }
 
-/// The same of backward, whose kernel takes the slope of a softcap from the logit.
+/// The same of backward, whose kernels take the slope of a softcap from the logit.
 bool can_modify_backward(const Params& p)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
     const bool has_more = p.alibi_slopes != nullptr || p.bias.data != nullptr;
     const bool has_softcap = p.softcap > 0.0F;
-    // D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
-    constexpr int fewest_queries = 64;
-    return can_modify(p) && p.seqlen_q >= fewest_queries && depth <= 128 && !(has_softcap && has_more);
+    // Up to this depth D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
+    constexpr int most_unrepaired = 128, fewest_queries = 64;
+    return can_modify(p) && (depth > most_unrepaired || p.seqlen_q >= fewest_queries) && !(has_softcap && has_more);
 }
 
 /// Whether a mask hides keys from rows that a sequence's ends do not.
@@ -262,6 +262,9 @@ std::int64_t place_scratch(const Params& p, void* workspace, BackwardScratch& sc
         scratch.turns = static_cast<int*>(take(4 * tiles));
         scratch.dq = static_cast<float*>(take(4 * tiles * Shape::dq_floats));
     }
+    if (Shape::repairs_lse && p.is_modified) { // where LSE is natural
+        scratch.residual = static_cast<float*>(take(4 * tiles * Shape::block_m));
+    }
     return used;
 }
 
@@ -284,18 +287,17 @@ std::optional<BackwardMaps> backward_maps(const Params& p)
     if (!q || !k || !v || !dout) {
         return {};
     }
-    return BackwardMaps{*q, *k, *v, *dout, {}};
+    return BackwardMaps{*q, *k, *v, *dout, bias_map<Shape>(p)};
 }
 
 /// All gradients in one pass.
 template <class Shape>
 int launch_once(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
-    auto maps = backward_maps<Shape>(p);
+    const auto maps = backward_maps<Shape>(p);
     if (!maps) {
         return cudaErrorInvalidValue;
     }
-    maps->bias = bias_map<Shape>(p);
     BackwardScratch scratch;
     place_scratch<Shape>(p, workspace, scratch);
     Schedule schedule = key_schedule(p, Shape::block_n);
@@ -343,12 +345,9 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
 }
 
 /// dQ, and dK and dV after it.
-template <class Math, int depth, int depth_v>
-int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
-                    const Gpu& gpu)
+template <class Queries, class Keys>
+int launch_twice(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
-    using Queries = WideQueryShape<Math, depth, depth_v>;
-    using Keys = WideKeyShape<Math, depth, depth_v>;
     static_assert(Queries::tile_rows == Keys::block_m);
     using QueryMemory = WideQueryMemory<Queries>;
     using KeyMemory = WideKeyMemory<Keys>;
@@ -378,6 +377,22 @@ int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* w
     key_kernel<<<persistent_blocks(keys, gpu), Keys::threads, shared_bytes<KeyMemory>, stream>>>(p, *key_maps, keys,
                                                                                                  scratch);
     return cudaGetLastError();
+}
+
+template <class Math, int depth, int depth_v>
+int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
+                    const Gpu& gpu)
+{
+    using Queries = WideQueryShape<Math, depth, depth_v>;
+    using Keys = WideKeyShape<Math, depth, depth_v>;
+    if (!p.is_modified) {
+        return launch_twice<Queries, Keys>(p, workspace, stream, gpu);
+    }
+    const auto launch = [&]<Softcap softcap>() {
+        return launch_twice<Modified<Queries, softcap>, Modified<Keys, softcap>>(p, workspace, stream, gpu);
+    };
+    return p.softcap > 0.0F ? launch.template operator()<Softcap::alone>()
+                            : launch.template operator()<Softcap::absent>();
 }
 
 /// Whether the backward pass is in two parts.

@@ -37,18 +37,18 @@ struct BiasBlock {
 };
 template <class Shape>
 struct BiasBlock<Shape, true> {
-    alignas(1024) unsigned char part[Shape::groups][Shape::bias_bytes];
+    alignas(1024) unsigned char part[Shape::bias_parts][Shape::bias_bytes];
 };
 template <class Shape, bool is_there = (Shape::bias_bytes > 0)>
 struct BiasBarriers {
 };
 template <class Shape>
 struct BiasBarriers<Shape, true> {
-    Barrier full[Shape::groups], empty[Shape::groups];
+    Barrier full[Shape::bias_parts], empty[Shape::bias_parts];
 
     __device__ __forceinline__ void init()
     {
-        for (int group = 0; group < Shape::groups; ++group) {
+        for (int group = 0; group < Shape::bias_parts; ++group) {
             full[group].init(1);
             empty[group].init(4 * Lane::speakers);
         }
@@ -60,7 +60,7 @@ struct BiasBarriers<Shape, true> {
     __device__ __forceinline__ void bring(BiasBlock<Shape>& block, const BiasMap& bias, RingPlace<1>& place,
                                           const MapRows& queries, int first)
     {
-        for (int group = 0; group < Shape::groups; ++group) {
+        for (int group = 0; group < Shape::bias_parts; ++group) {
             empty[group].wait(place.parity ^ 1U);
             full[group].expect(Shape::bias_bytes);
             copy_panels<Shape::bias_queries, Shape::bias_panels>(block.part[group], bias.map,
@@ -98,6 +98,38 @@ struct KeptPairs {
     __device__ __forceinline__ float of(float x, int element) const
     {
         return (bits[element / 32] >> (element % 32) & 1U) != 0 ? x : 0.0F;
+    }
+
+    /// x, which is not negative, with the sign of what was dropped.
+    __device__ __forceinline__ float signed_of(float x, int element) const
+    {
+        const std::uint32_t dropped = ~bits[element / 32] << (31 - element % 32) & 0x80000000U;
+        return __uint_as_float(__float_as_uint(x) | dropped);
+    }
+};
+
+/// score_gradients() (warpgroup.cuh) where dp is that of the probabilities behind dropout, which multiplies what it
+/// keeps by `by`; p has the sign of what it drops.
+__device__ __forceinline__ void kept_gradients(float* dp, float4 p, float2 delta, float by)
+{
+    const float of[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float kept = of[i] < 0.0F ? 0.0F : dp[i];
+        dp[i] = __builtin_fabsf(of[i]) * __builtin_fmaf(kept, by, i % 2 == 0 ? -delta.x : -delta.y);
+    }
+}
+
+/// What 2 is to be raised to for the probability of a modified logit, in a backward pass whose shape says what LSE is.
+template <class Shape>
+struct LogitExponent {
+    float unit; ///< ModifiedScores::unit()
+
+    /// residual: what rounding took from a natural LSE, base 2.
+    __device__ __forceinline__ float operator()(float x, float lse, float residual = 0.0F) const
+    {
+        return Shape::is_natural ? __builtin_fmaf(__builtin_fmaf(x, unit, -lse), offload::log2_e, -residual)
+                                 : __builtin_fmaf(x, unit * offload::log2_e, -lse);
     }
 };
 
@@ -160,6 +192,22 @@ public:
                 s[i + 2 * k] = __builtin_fmaf(by, s[i + 2 * k], Math::low(m.x[k]));
                 s[i + 2 * k + 1] = __builtin_fmaf(by, s[i + 2 * k + 1], Math::high(m.x[k]));
             }
+        }
+    }
+
+    /// All of it: apply(), then add_part() by way of add_block() where the copy engine brings the bias, and -inf where
+    /// hide() has it. A softcap looks at the largest, and hidden pairs are none of them.
+    template <bool keys_are_rows, int n, class AddBlock, class Hide>
+    __device__ __forceinline__ void make_logits(float (&s)[n], int row, int column, bool brings_bias, bool hides,
+                                                const AddBlock& add_block, const Hide& hide) const
+    {
+        if (softcap == Softcap::alone && hides) {
+            hide();
+        }
+        apply<keys_are_rows>(s, row, column, brings_bias, hides);
+        add_block(*this);
+        if (hides) {
+            hide();
         }
     }
 
