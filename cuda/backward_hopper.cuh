@@ -371,28 +371,22 @@ private:
         const int column = i0 + at_.column();
         constexpr bool has_softcap = Shape::softcap == Softcap::alone;
         const bool hides = i0 < interior.begin || i0 + block_m > interior.end;
-        if (has_softcap && hides) {
-            queries.hide(s, column);
-        }
-        modified.template apply<true>(s, row, column, brings_bias_, hides);
-        if constexpr (Shape::bias_bytes > 0) {
-            if (brings_bias_) {
-                memory_.bias_barriers.read(at_, group_, bias_, [&] {
-                    modified.template add_part<true, Shape::bias_queries>(s, memory_.bias.part[group_]);
-                });
+        const auto add_block = [&](const Scores&) {
+            if constexpr (Shape::bias_bytes > 0) {
+                if (brings_bias_) {
+                    memory_.bias_barriers.read(at_, group_, bias_, [&] {
+                        modified.template add_part<true, Shape::bias_queries>(s, memory_.bias.part[group_]);
+                    });
+                }
             }
-        }
-        if (hides) {
-            queries.hide(s, column);
-        }
+        };
+        const auto hide = [&] { queries.hide(s, column); };
+        modified.template make_logits<true>(s, row, column, brings_bias_, hides, add_block, hide);
         kept.set_all();
         if (p_.dropout_threshold != 0) {
             modified.template draw<true>(kept, row, column);
         }
-        const float unit = Scores::unit(p_), factor = unit * log2_e;
-        const auto exponent = [&](float x, float lse) { // as LSE is
-            return Shape::is_natural ? __builtin_fmaf(x, unit, -lse) * log2_e : __builtin_fmaf(x, factor, -lse);
-        };
+        const LogitExponent<Shape> exponent{Scores::unit(p_)};
         const float inverse = has_softcap ? offload::quotient(p_.scale, p_.softcap) : 0.0F;
         const float2* const of_lane = reinterpret_cast<const float2*>(lse) + at_.lane % 4;
 #pragma unroll
