@@ -7,7 +7,7 @@
 #pragma once
 
 #include "backward_wide_key_blocks.cuh"
-#include "backward_wide_key_logits.cuh"
+#include "backward_wide_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -136,7 +136,7 @@ template <class Shape>
 class WideValueSums : WideKeyGroup<Shape> {
 public:
     __device__ __forceinline__ WideValueSums(WideKeyMemory<Shape>& memory, const Params& p, bool brings_bias)
-        : WideKeyGroup<Shape>(memory, p), logits_(memory, p, brings_bias)
+        : WideKeyGroup<Shape>(memory, p), logits_(memory, p, brings_bias, 0)
     {
     }
 
@@ -170,9 +170,7 @@ private:
                     fence_products();
                     issue_scores<Math, block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
                     commit_products();
-                    if constexpr (Shape::is_modified) {
-                        logits_.draw(item, rows.head, rows.i0);
-                    }
+                    logits_.draw(item, item.head_kv * item.group + rows.head, item.j0 + at_.row(), rows.i0 + at_.column());
                 },
                 [&](Scores& s, const QueryRows<Shape>& rows) { probabilities(s, item, rows.head, rows.i0); },
                 [&](int i0) { return this->wait_dout(i0, q_len, own_threads); }, [&] { this->release_dout(); });
@@ -196,11 +194,7 @@ private:
     {
         const bool hides = i0 < interior_.begin || i0 + block_m > interior_.end;
         const auto hide = [&] { queries_.hide(s, i0 + at_.column()); };
-        if constexpr (Shape::is_modified) {
-            logits_.make(s, item, head, i0, hides, hide);
-        } else if (hides) {
-            hide();
-        }
+        logits_.make(s, item, item.head_kv * item.group + head, item.j0 + at_.row(), i0 + at_.column(), hides, hide);
         const float factor = p_.scale * log2_e;
         const float2* const lse = reinterpret_cast<const float2*>(memory_.lse[q_.index]) + at_.lane % 4;
         float4* const target = memory_.p + threadIdx.x % 128;
@@ -209,7 +203,11 @@ private:
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
             if constexpr (Shape::is_modified) {
-                target[32 * i] = logits_.exponentials(s, i, lse[i], q_.index);
+                float2 residual{};
+                if constexpr (Shape::is_natural) {
+                    residual = reinterpret_cast<const float2*>(memory_.residual.stage[q_.index])[at_.lane % 4 + i];
+                }
+                target[32 * i] = logits_.exponentials(s, i, lse[i], residual);
             } else {
                 exponentials(s + i, factor, lse[i]);
                 target[32 * i] = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
@@ -223,7 +221,7 @@ private:
     // Of the lane's two keys: the queries that see them; and those that see all keys of the block.
     VisibleColumns queries_;
     Range interior_;
-    [[no_unique_address]] WideKeyLogits<Shape> logits_;
+    [[no_unique_address]] BlockLogits<Shape, WideKeyMemory<Shape>, true> logits_;
 };
 
 /// dS, with the other group's P, and dK.

@@ -9,7 +9,7 @@
 
 #include "algorithm/row_statistics.hpp"
 #include "backward_items.cuh"
-#include "tile/modified_scores.cuh"
+#include "backward_wide_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -101,7 +101,7 @@ class WideQueryGroup {
 public:
     __device__ __forceinline__ WideQueryGroup(WideQueryMemory<Shape>& memory, const Params& p,
                                               const BackwardScratch& scratch, bool brings_bias, int group)
-        : memory_(memory), p_(p), scratch_(scratch), brings_bias_(brings_bias), group_(group)
+        : memory_(memory), p_(p), scratch_(scratch), group_(group), logits_(memory, p, brings_bias, group)
     {
     }
 
@@ -144,7 +144,6 @@ private:
     __device__ __forceinline__ void stream(const QueryItem<Shape>& item, int row, float (&dq)[sums])
     {
         float s[scores], dp[scores];
-        KeptPairs<scores> kept;
         const std::uint8_t* const padding = padding_of(p_, item.batch);
         const Range interior = item.interior;
         const int k_len = item.band.k_len;
@@ -168,16 +167,22 @@ private:
             fence_products();
             issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout, 64 * group_, memory_.v[v_.index]);
             commit_products();
-            draw(kept, item, row, j0);
+            logits_.draw(item, item.head, row, j0 + at_.column());
             wait_products<1>();
             pin(s);
-            modify(s, item, row, j0, k_len, j0 < interior.begin || j0 + block_n > interior.end, padding);
+            logits_.make(s, item, item.head, row, j0 + at_.column(),
+                         j0 < interior.begin || j0 + block_n > interior.end, [&] {
+                keys_.hide(s, j0 + at_.column());
+                if (padding != nullptr) {
+                    hide_padding(s, j0 + at_.column(), k_len, padding);
+                }
+            });
             probabilities(s);
             wait_products<0>();
             pin(dp);
             at_.release(memory_.v_empty[v_.index]);
             v_.advance();
-            gradients(dp, s, kept);
+            gradients(dp, s);
             std::uint32_t ds[block_n / 16][4];
             round<Math>(dp, ds);
             fence_products();
@@ -189,44 +194,6 @@ private:
         }
         pin(dq);
         at_.release(memory_.dout_empty);
-    }
-
-    /// Of a Modified shape: what dropout keeps, drawn while products are under way.
-    __device__ __forceinline__ void draw(KeptPairs<scores>& kept, const QueryItem<Shape>& item, int row, int j0) const
-    {
-        if constexpr (Shape::is_modified) {
-            kept.set_all();
-            if (p_.dropout_threshold != 0) {
-                Scores(p_, item.band, item.batch, item.head).template draw<false>(kept, row, j0 + at_.column());
-            }
-        }
-    }
-
-    /// -inf where the masks hide a key; of a Modified shape logits elsewhere.
-    __device__ __forceinline__ void modify(float (&s)[scores], const QueryItem<Shape>& item, int row, int j0, int k_len,
-                                           bool hides, const std::uint8_t* padding)
-    {
-        const auto hide = [&] {
-            keys_.hide(s, j0 + at_.column());
-            if (padding != nullptr) {
-                hide_padding(s, j0 + at_.column(), k_len, padding);
-            }
-        };
-        if constexpr (Shape::is_modified) {
-            const auto add_block = [&](const Scores& modified) {
-                if constexpr (Shape::bias_bytes > 0) {
-                    if (brings_bias_) {
-                        memory_.bias_barriers.read(at_, group_, bias_, [&] {
-                            modified.template add_part<false, Shape::bias_queries>(s, memory_.bias.part[group_]);
-                        });
-                    }
-                }
-            };
-            Scores(p_, item.band, item.batch, item.head)
-                .template make_logits<false>(s, row, j0 + at_.column(), brings_bias_, hides, add_block, hide);
-        } else if (hides) {
-            hide();
-        }
     }
 
     /// p = 2^(s - lse), and its sums. With a softcap gradients() does that: for p and slope there are no registers.
@@ -253,8 +220,7 @@ private:
 
     /// ds = p∘(dp - D), in dp's place, and its sums. dp is that of the probabilities behind dropout; the slope of a
     /// softcap is no part of what repairs D.
-    __device__ __forceinline__ void gradients(float (&dp)[scores], const float (&s)[scores],
-                                              const KeptPairs<scores>& kept)
+    __device__ __forceinline__ void gradients(float (&dp)[scores], const float (&s)[scores])
     {
         const float inverse = has_softcap ? offload::quotient(p_.scale, p_.softcap) : 0.0F;
 #pragma unroll
@@ -262,7 +228,7 @@ private:
             const int half = i / 2 % 2;
             const float p = has_softcap ? probability(s[i], half) : s[i];
             if constexpr (Shape::is_modified) {
-                dp[i] = p * __builtin_fmaf(kept.of(dp[i], i), p_.dropout_scale, -delta_[half]);
+                dp[i] = p * __builtin_fmaf(logits_.kept().of(dp[i], i), p_.dropout_scale, -delta_[half]);
             } else {
                 dp[i] = p * (dp[i] - delta_[half]);
             }
@@ -329,16 +295,15 @@ private:
     WideQueryMemory<Shape>& memory_;
     const Params& p_;
     const BackwardScratch& scratch_;
-    const bool brings_bias_;
     const int group_;
     const Lane at_;
     RingPlace<Shape::k_stages> k_;
     RingPlace<Shape::v_stages> v_;
-    RingPlace<1> bias_;
     unsigned parity_ = 0;
     // Of the lane's two rows: statistics, sums of P and of dS, and the keys that they see.
     float lse_[2], delta_[2], sum_[2], shift_[2];
     VisibleColumns keys_;
+    [[no_unique_address]] BlockLogits<Shape, WideQueryMemory<Shape>, false> logits_;
 };
 
 template <class Shape>
