@@ -7,7 +7,7 @@
 #pragma once
 
 #include "backward_wide_key_blocks.cuh"
-#include "backward_wide_logits.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -170,7 +170,8 @@ private:
                     fence_products();
                     issue_scores<Math, block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
                     commit_products();
-                    logits_.draw(item, item.head_kv * item.group + rows.head, item.j0 + at_.row(), rows.i0 + at_.column());
+                    logits_.draw(item, item.head_kv * item.group + rows.head, item.j0 + at_.row(),
+                                 rows.i0 + at_.column());
                 },
                 [&](Scores& s, const QueryRows<Shape>& rows) { probabilities(s, item, rows.head, rows.i0); },
                 [&](int i0) { return this->wait_dout(i0, q_len, own_threads); }, [&] { this->release_dout(); });

@@ -9,7 +9,7 @@
 
 #include "algorithm/row_statistics.hpp"
 #include "backward_items.cuh"
-#include "backward_wide_logits.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -170,13 +170,13 @@ private:
             logits_.draw(item, item.head, row, j0 + at_.column());
             wait_products<1>();
             pin(s);
-            logits_.make(s, item, item.head, row, j0 + at_.column(),
-                         j0 < interior.begin || j0 + block_n > interior.end, [&] {
-                keys_.hide(s, j0 + at_.column());
-                if (padding != nullptr) {
-                    hide_padding(s, j0 + at_.column(), k_len, padding);
-                }
-            });
+            logits_.make(s, item, item.head, row, j0 + at_.column(), j0 < interior.begin || j0 + block_n > interior.end,
+                         [&] {
+                             keys_.hide(s, j0 + at_.column());
+                             if (padding != nullptr) {
+                                 hide_padding(s, j0 + at_.column(), k_len, padding);
+                             }
+                         });
             probabilities(s);
             wait_products<0>();
             pin(dp);

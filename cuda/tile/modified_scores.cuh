@@ -108,31 +108,6 @@ struct KeptPairs {
     }
 };
 
-/// score_gradients() (warpgroup.cuh) where dp is that of the probabilities behind dropout, which multiplies what it
-/// keeps by `by`; p has the sign of what it drops.
-__device__ __forceinline__ void kept_gradients(float* dp, float4 p, float2 delta, float by)
-{
-    const float of[4] = {p.x, p.y, p.z, p.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float kept = of[i] < 0.0F ? 0.0F : dp[i];
-        dp[i] = __builtin_fabsf(of[i]) * __builtin_fmaf(kept, by, i % 2 == 0 ? -delta.x : -delta.y);
-    }
-}
-
-/// What 2 is to be raised to for the probability of a modified logit, in a backward pass whose shape says what LSE is.
-template <class Shape>
-struct LogitExponent {
-    float unit; ///< ModifiedScores::unit()
-
-    /// residual: what rounding took from a natural LSE, base 2.
-    __device__ __forceinline__ float operator()(float x, float lse, float residual = 0.0F) const
-    {
-        return Shape::is_natural ? __builtin_fmaf(__builtin_fmaf(x, unit, -lse), offload::log2_e, -residual)
-                                 : __builtin_fmaf(x, unit * offload::log2_e, -lse);
-    }
-};
-
 /// The modifications of one query head of one sequence. Math: the 16-bit type of q and, unless it is float32, of the
 /// bias. Positions of rows and columns are those in the sequence; with keys_are_rows columns are queries. Made anew for
 /// each block, since there are no registers for what would be kept.
@@ -192,22 +167,6 @@ public:
                 s[i + 2 * k] = __builtin_fmaf(by, s[i + 2 * k], Math::low(m.x[k]));
                 s[i + 2 * k + 1] = __builtin_fmaf(by, s[i + 2 * k + 1], Math::high(m.x[k]));
             }
-        }
-    }
-
-    /// All of it: apply(), then add_part() by way of add_block() where the copy engine brings the bias, and -inf where
-    /// hide() has it. A softcap looks at the largest, and hidden pairs are none of them.
-    template <bool keys_are_rows, int n, class AddBlock, class Hide>
-    __device__ __forceinline__ void make_logits(float (&s)[n], int row, int column, bool brings_bias, bool hides,
-                                                const AddBlock& add_block, const Hide& hide) const
-    {
-        if (softcap == Softcap::alone && hides) {
-            hide();
-        }
-        apply<keys_are_rows>(s, row, column, brings_bias, hides);
-        add_block(*this);
-        if (hides) {
-            hide();
         }
     }
 
@@ -300,8 +259,7 @@ private:
     template <bool keys_are_rows, int n>
     __device__ __forceinline__ void subtract_distances(float (&s)[n], float by, int row, int column) const
     {
-        const int longer = p_.has_positions ? p_.whole_k - p_.whole_q : band_.k_len - band_.q_len;
-        const int delta = longer + offload::shift_of(p_);
+        const int delta = offload::whole_delta(p_, {0, 0, band_.q_len, band_.k_len}) + offload::shift_of(p_);
         const float slope = p_.alibi_slopes[batch_ * p_.alibi_batch_stride + head_];
         const int first = row - column + (keys_are_rows ? -delta : delta);
         const float from[2] = {static_cast<float>(first), static_cast<float>(first + 8)};

@@ -1,12 +1,37 @@
-// What the warpgroups of the wide backward kernels do with scores before there is a probability: hide what masks hide
-// and, of a Modified shape, make logits of them.
+// What a warpgroup of a backward kernel makes of its scores: of a Modified shape logits, and -inf where masks hide
+// them. Then P and dS of such logits.
 #pragma once
 
 #include "tile/modified_scores.cuh"
 
 namespace flashomp::cuda {
 
-/// A warpgroup's, of one block after another. The copy engine brings it this part of the bias, or none.
+/// score_gradients() (warpgroup.cuh) where dp is that of the probabilities behind dropout, which multiplies what it
+/// keeps by `by`; p has the sign of what it drops.
+__device__ __forceinline__ void kept_gradients(float* dp, float4 p, float2 delta, float by)
+{
+    const float of[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float kept = of[i] < 0.0F ? 0.0F : dp[i];
+        dp[i] = __builtin_fabsf(of[i]) * __builtin_fmaf(kept, by, i % 2 == 0 ? -delta.x : -delta.y);
+    }
+}
+
+/// What 2 is to be raised to for the probability of a modified logit, in a backward pass whose shape says what LSE is.
+template <class Shape>
+struct LogitExponent {
+    float unit; ///< ModifiedScores::unit()
+
+    /// residual: what rounding took from a natural LSE, base 2.
+    __device__ __forceinline__ float operator()(float x, float lse, float residual = 0.0F) const
+    {
+        return Shape::is_natural ? __builtin_fmaf(__builtin_fmaf(x, unit, -lse), log2_e, -residual)
+                                 : __builtin_fmaf(x, unit * log2_e, -lse);
+    }
+};
+
+/// Of one block after another. The copy engine brings this part of the bias, or none.
 template <class Shape, class Memory, bool keys_are_rows, bool is_modified = Shape::is_modified>
 class BlockLogits {
 public:
@@ -50,27 +75,28 @@ public:
             Scores(p_, item.band, item.batch, head).template draw<keys_are_rows>(kept_, row, column);
         }
     }
-    __device__ __forceinline__ const KeptPairs<scores>& kept() const
-    {
-        return kept_;
-    }
+    __device__ __forceinline__ const KeptPairs<scores>& kept() const { return kept_; }
 
-    /// Logits divided by ModifiedScores::unit(), where hide() has none -inf.
+    /// Logits divided by ModifiedScores::unit(), and -inf where hide() has it.
     template <class Item, class Hide>
     __device__ __forceinline__ void make(float (&s)[scores], const Item& item, int head, int row, int column,
                                          bool hides, const Hide& hide)
     {
-        const auto add_block = [&](const Scores& modified) {
-            if constexpr (Shape::bias_bytes > 0) {
-                if (brings_bias_) {
-                    memory_.bias_barriers.read(at_, part_, bias_, [&] {
-                        modified.template add_part<keys_are_rows, Shape::bias_queries>(s, memory_.bias.part[part_]);
-                    });
-                }
+        const Scores modified(p_, item.band, item.batch, head);
+        if (Shape::softcap == Softcap::alone && hides) { // which looks at the largest, and hidden pairs are none
+            hide();
+        }
+        modified.template apply<keys_are_rows>(s, row, column, brings_bias_, hides);
+        if constexpr (Shape::bias_bytes > 0) {
+            if (brings_bias_) {
+                memory_.bias_barriers.read(at_, part_, bias_, [&] {
+                    modified.template add_part<keys_are_rows, Shape::bias_queries>(s, memory_.bias.part[part_]);
+                });
             }
-        };
-        Scores(p_, item.band, item.batch, head)
-            .template make_logits<keys_are_rows>(s, row, column, brings_bias_, hides, add_block, hide);
+        }
+        if (hides) {
+            hide();
+        }
     }
 
     /// Of keys as rows: four logits from s[i] on become the probabilities that dropout keeps. Returns what dS has of
