@@ -2,8 +2,9 @@
 // key block stays, the query blocks of all heads of its group stream past it.
 //
 // One accumulator is all that a warpgroup has registers for, so that the two share a block of 64 keys by what they
-// compute: one P and dV, the other dS and dK. P crosses over through shared memory, in float32. Each issues its next
-// scores behind its sum, and computes with the last while the other's products run.
+// compute: one P and dV, the other dS and dK. P crosses over through shared memory, in float32: of modified scores
+// times the slope of a softcap, and with the sign of what dropout drops. Each issues its next scores behind its sum,
+// and computes with the last while the other's products run.
 #pragma once
 
 #include "backward_wide_key_blocks.cuh"
