@@ -13,7 +13,7 @@
 #pragma once
 
 #include "backward_items.cuh"
-#include "tile/modified_scores.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -25,11 +25,12 @@ struct BackwardShape {
     using Math = Math_;
     static constexpr int depth = depth_, block_m = block_m_, block_n = 128;
     static constexpr int groups = 2, stages = 2, threads = 128 * (groups + 1);
-    static constexpr bool is_modified = false, is_natural = false;
+    static constexpr bool is_modified = false, is_natural = false, repairs_lse = false;
     using Plain = BackwardShape; ///< of a Modified shape
     static constexpr Softcap softcap = Softcap::absent;
     /// Of a bias, for each group, where there is room for a block of it: at depth 64 it is twice as large.
     static constexpr int bias_queries = depth == 64 ? 0 : block_m, bias_keys = 64, bias_bytes = 0;
+    static constexpr int bias_parts = groups;
     static constexpr int panels = depth / 64, query_panels = block_m / 64;
     static constexpr int kv_bytes = block_n * panels * 128;
     static constexpr int q_bytes = block_m * panels * 128;
@@ -173,7 +174,7 @@ class BackwardGroup {
 public:
     __device__ __forceinline__ BackwardGroup(BackwardMemory<Shape>& memory, const Params& p, bool brings_bias,
                                              int group)
-        : memory_(memory), p_(p), brings_bias_(brings_bias), group_(group)
+        : memory_(memory), p_(p), group_(group), logits_(memory, p, brings_bias, group)
     {
     }
 
@@ -248,10 +249,8 @@ private:
             issue_scores<Math, block_n, depth>(dp, memory_.v, 64 * group_, memory_.dout[stage]);
             commit_products();
             std::uint32_t p[block_m / 16][4];
-            KeptPairs<scores> kept;
             if constexpr (Shape::is_modified) {
-                modified_probabilities(s, p, kept, item, item.head(step), memory_.lse[stage], row, i0, interior,
-                                       queries);
+                modified_probabilities(s, p, item, item.head(step), memory_.lse[stage], row, i0, interior, queries);
             } else {
                 probabilities(s, memory_.lse[stage], factor, i0, interior, queries);
                 round<Math>(s, p);
@@ -265,7 +264,7 @@ private:
 #pragma unroll
                     for (int n = i; n < i + 4; ++n) {
                         const float d = n % 2 == 0 ? delta[i].x : delta[i].y;
-                        dp[n] = s[n] * __builtin_fmaf(kept.of(dp[n], n), p_.dropout_scale, -d);
+                        dp[n] = s[n] * __builtin_fmaf(logits_.kept().of(dp[n], n), p_.dropout_scale, -d);
                     }
                 } else {
                     score_gradients(dp + i, make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]), delta[i]);
@@ -362,36 +361,16 @@ private:
 
     /// The same of modified scores. p: what dropout keeps of them, rounded; s: p times what a softcap does to dS.
     __device__ __forceinline__ void modified_probabilities(float (&s)[scores], std::uint32_t (&p)[block_m / 16][4],
-                                                           KeptPairs<scores>& kept, const BackwardItem<Shape>& item,
-                                                           int head, const float* lse, int row, int i0,
-                                                           const Range& interior, const VisibleColumns& queries)
+                                                           const BackwardItem<Shape>& item, int head, const float* lse,
+                                                           int row, int i0, const Range& interior,
+                                                           const VisibleColumns& queries)
     {
-        const Scores modified(p_, item.band, item.batch, head);
         const int column = i0 + at_.column();
-        constexpr bool has_softcap = Shape::softcap == Softcap::alone;
         const bool hides = i0 < interior.begin || i0 + block_m > interior.end;
-        if (has_softcap && hides) {
-            queries.hide(s, column);
-        }
-        modified.template apply<true>(s, row, column, brings_bias_, hides);
-        if constexpr (Shape::bias_bytes > 0) {
-            if (brings_bias_) {
-                memory_.bias_barriers.read(at_, group_, bias_, [&] {
-                    modified.template add_part<true, Shape::bias_queries>(s, memory_.bias.part[group_]);
-                });
-            }
-        }
-        if (hides) {
-            queries.hide(s, column);
-        }
-        kept.set_all();
-        if (p_.dropout_threshold != 0) {
-            modified.template draw<true>(kept, row, column);
-        }
-        const float unit = Scores::unit(p_), factor = unit * log2_e;
-        const auto exponent = [&](float x, float lse) { // as LSE is
-            return Shape::is_natural ? __builtin_fmaf(x, unit, -lse) * log2_e : __builtin_fmaf(x, factor, -lse);
-        };
+        logits_.make(s, item, head, row, column, hides, [&] { queries.hide(s, column); });
+        logits_.draw(item, head, row, column);
+        constexpr bool has_softcap = Shape::softcap == Softcap::alone;
+        const LogitExponent<Shape> exponent{Scores::unit(p_)};
         const float inverse = has_softcap ? offload::quotient(p_.scale, p_.softcap) : 0.0F;
         const float2* const of_lane = reinterpret_cast<const float2*>(lse) + at_.lane % 4;
 #pragma unroll
@@ -399,7 +378,7 @@ private:
             const float2 base = of_lane[i / 4 * 4];
             const float x = ptx::exp2_approx(exponent(s[i], base.x));
             const float y = ptx::exp2_approx(exponent(s[i + 1], base.y));
-            p[i / 8][i / 2 % 4] = Math::pack(kept.of(x, i), kept.of(y, i + 1));
+            p[i / 8][i / 2 % 4] = Math::pack(logits_.kept().of(x, i), logits_.kept().of(y, i + 1));
             s[i] = has_softcap ? x * Scores::slope_at(s[i], inverse) : x;
             s[i + 1] = has_softcap ? y * Scores::slope_at(s[i + 1], inverse) : y;
         }
@@ -437,14 +416,13 @@ private:
 
     BackwardMemory<Shape>& memory_;
     const Params& p_;
-    const bool brings_bias_;
     const int group_;
     const Lane at_;
     RingPlace<Shape::stages> q_;
-    RingPlace<1> bias_;
     unsigned kv_parity_ = 0, dq_parity_ = 0;
     int sender_ = 0; ///< of the next sum
     int ds_buffer_ = 0;
+    [[no_unique_address]] BlockLogits<Shape, BackwardMemory<Shape>, true> logits_;
 };
 
 template <class Shape>

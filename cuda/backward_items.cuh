@@ -23,6 +23,10 @@ struct BackwardScratch {
     // Where all products are done in one pass, else null:
     int* turns = nullptr; ///< a query block: how many key blocks have added to its dQ
     float* dq = nullptr;  ///< [batch, head, query block] of tiles in the order of dq_place()
+
+    /// Where a first pass repairs a natural LSE: what rounding took from it, base 2. In a sum with LSE it would be lost
+    /// again.
+    float* residual = nullptr;
 };
 
 /// A key block of one key head, and the query blocks that see it.
@@ -148,7 +152,9 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
         const float lse = is_there ? offload::row_stats(p.lse, batch, head, sequence.q_start)[row] : -infinity;
         scratch.lse[index] = lse == -infinity ? infinity : lse * (Shape::is_natural ? 1.0F : log2_e);
         scratch.delta[index] = sum;
-        if constexpr (Shape::is_natural) {
+        if constexpr (Shape::is_natural && Shape::repairs_lse) {
+            scratch.residual[index] = 0.0F;
+        } else if constexpr (Shape::is_natural) {
             // Of logits that large, as where a bias hides all keys of a row but for its own finite number, LSE has lost
             // the sum, and nothing in one pass repairs it: the call is computed by the kernels that do. A row whose dO
             // is 0, as padding's, has no gradients whatever its LSE.

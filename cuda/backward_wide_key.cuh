@@ -2,108 +2,17 @@
 // key block stays, the query blocks of all heads of its group stream past it.
 //
 // One accumulator is all that a warpgroup has registers for, so that the two share a block of 64 keys by what they
-// compute: one P and dV, the other dS and dK. P crosses over through shared memory, in float32. Each issues its next
-// scores behind its sum, and computes with the last while the other's products run.
+// compute: one P and dV, the other dS and dK. P crosses over through shared memory, in float32: of modified scores
+// times the slope of a softcap, and with the sign of what dropout drops. Each issues its next scores behind its sum,
+// and computes with the last while the other's products run.
 #pragma once
 
-#include "backward_items.cuh"
+#include "backward_wide_key_blocks.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
 namespace flashomp::cuda {
-
-/// 16-bit type, head_dim and head_dim_v rounded up.
-template <class Math_, int depth_, int depth_v_>
-struct WideKeyShape {
-    using Math = Math_;
-    static constexpr int depth = depth_, depth_v = depth_v_, block_m = 64, block_n = 64;
-    static constexpr int stages = 2, groups = 2, threads = 128 * (groups + 1);
-    static constexpr bool is_natural = false; // LSE
-    static constexpr int panels = depth / 64, panels_v = depth_v / 64;
-    static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
-    static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
-    static constexpr int dq_floats = 0; // of a sum in memory: has none
-    static_assert(panels_v <= panels);  // dv leaves by way of k's place
-};
-
-template <class Shape>
-struct WideKeyMemory {
-    alignas(1024) unsigned char k[Shape::k_bytes];
-    alignas(1024) unsigned char v[Shape::k_bytes]; ///< or dk, on its way out
-    alignas(1024) unsigned char q[Shape::stages][Shape::q_bytes];
-    alignas(1024) unsigned char dout[Shape::stages][Shape::dout_bytes];
-    alignas(128) float4 p[Shape::block_m * Shape::block_n / 4]; ///< in the order of a warpgroup's registers
-    alignas(128) float lse[Shape::stages][Shape::block_m];
-    alignas(128) float delta[Shape::stages][Shape::block_m];
-    Barrier k_full, k_empty, v_full, v_empty, p_full, p_empty;
-    Barrier q_full[Shape::stages], q_empty[Shape::stages];       ///< also of lse
-    Barrier dout_full[Shape::stages], dout_empty[Shape::stages]; ///< also of delta
-    ItemSlots<BackwardItem<Shape>> items;
-};
-
-/// The copying thread: draws items; brings queries and dO with their statistics, and keys and values before the first.
-template <class Shape>
-__device__ __forceinline__ void bring_wide_key(WideKeyMemory<Shape>& memory, const Params& p, const BackwardMaps& maps,
-                                               const Schedule& schedule, const BackwardScratch& scratch)
-{
-    constexpr unsigned statistics = sizeof(float) * Shape::block_m;
-    RingPlace<2> place;
-    RingPlace<Shape::stages> at;
-    unsigned parity = 1; // of places that are empty
-    for (;;) {
-        const auto* const next =
-            memory.items.publish(place, p, schedule, [&] { return draw_item(scratch.counters + 1, schedule.items()); });
-        if (next == nullptr) {
-            return;
-        }
-        const BackwardItem<Shape>& item = *next;
-        const auto keys = [&] { return keys_in_map(p, item).from(item.j0); };
-        const int steps = item.steps();
-        for (int step = 0; step < steps; ++step) {
-            const int head = item.head(step);
-            const int block = item.block(step);
-            const MapRows queries = queries_in_map(p, item, head).from(block * Shape::block_m);
-            const std::int64_t rows = tile_of(p, scratch, item.batch, head, block) * Shape::block_m;
-            if (step == 0) {
-                memory.k_empty.wait(parity);
-                memory.k_full.expect(Shape::k_bytes);
-                copy_panels<Shape::block_n, Shape::panels>(memory.k, maps.k, keys(), memory.k_full);
-            }
-            Barrier& q_full = memory.q_full[at.index];
-            memory.q_empty[at.index].wait(at.parity ^ 1U);
-            q_full.expect(Shape::q_bytes + statistics);
-            copy_panels<Shape::block_m, Shape::panels>(memory.q[at.index], maps.q, queries, q_full);
-            copy_bulk(memory.lse[at.index], scratch.lse + rows, statistics, q_full);
-            if (step == 0) {
-                memory.v_empty.wait(parity);
-                memory.v_full.expect(Shape::v_bytes);
-                copy_panels<Shape::block_n, Shape::panels_v>(memory.v, maps.v, keys(), memory.v_full);
-                parity ^= 1U;
-            }
-            Barrier& dout_full = memory.dout_full[at.index];
-            memory.dout_empty[at.index].wait(at.parity ^ 1U);
-            dout_full.expect(Shape::dout_bytes + statistics);
-            copy_panels<Shape::block_m, Shape::panels_v>(memory.dout[at.index], maps.dout, queries, dout_full);
-            copy_bulk(memory.delta[at.index], scratch.delta + rows, statistics, dout_full);
-            at.advance();
-        }
-    }
-}
-
-/// The first rows of a key block's query blocks, one after another.
-template <class Shape>
-struct QueryRows {
-    const int begin, end;
-    int i0 = begin;
-
-    __device__ __forceinline__ explicit QueryRows(const BackwardItem<Shape>& item)
-        : begin(item.first * Shape::block_m), end(begin + item.blocks * Shape::block_m)
-    {
-    }
-
-    /// After the last of a head comes the first of the next.
-    __device__ __forceinline__ void advance() { i0 = i0 + Shape::block_m == end ? begin : i0 + Shape::block_m; }
-};
 
 /// What both computing warpgroups do.
 template <class Shape>
@@ -152,9 +61,9 @@ protected:
         dout_.advance();
     }
 
-    /// What both groups do with the query blocks of an item: sum += operand·rows. multiply(s, i0) issues scores, of
-    /// which compute(s, i0) makes the operand. wait(i0) returns the rows, release() is done with them. The next scores
-    /// are issued behind each sum.
+    /// What both groups do with the query blocks of an item: sum += operand·rows. multiply(s, rows) issues scores, of
+    /// which compute(s, rows) makes the operand. wait(i0) returns the rows, release() is done with them. The next
+    /// scores are issued behind each sum.
     template <int sums, class Multiply, class Compute, class Wait, class Release>
     __device__ __forceinline__ void stream(const BackwardItem<Shape>& item, Barrier& resident_full, float (&sum)[sums],
                                            const Multiply& multiply, const Compute& compute, const Wait& wait,
@@ -173,18 +82,18 @@ protected:
         const auto finish_scores = [&] {
             wait_products<0>();
             pin(s);
-            compute(s, rows.i0);
+            compute(s, rows);
             round<Math>(s, operand);
         };
         resident_full.wait(parity_);
         parity_ ^= 1U;
-        multiply(s, rows.i0);
+        multiply(s, rows);
         finish_scores();
 #pragma unroll 1
         for (int step = 1; step < steps; ++step) {
             issue_sum();
             rows.advance();
-            multiply(s, rows.i0);
+            multiply(s, rows);
             wait_products<1>();
             release();
             finish_scores();
@@ -227,7 +136,10 @@ protected:
 template <class Shape>
 class WideValueSums : WideKeyGroup<Shape> {
 public:
-    using WideKeyGroup<Shape>::WideKeyGroup;
+    __device__ __forceinline__ WideValueSums(WideKeyMemory<Shape>& memory, const Params& p, bool brings_bias)
+        : WideKeyGroup<Shape>(memory, p), logits_(memory, p, brings_bias, 0)
+    {
+    }
 
     __device__ __forceinline__ void run()
     {
@@ -254,16 +166,19 @@ private:
             const int q_len = item.band.q_len;
             this->stream(
                 item, memory_.k_full, dv,
-                [&](Scores& s, int) {
+                [&](Scores& s, const QueryRows<Shape>& rows) {
                     memory_.q_full[q_.index].wait(q_.parity); // hidden rows are -inf in s, whatever they are here
                     fence_products();
                     issue_scores<Math, block_n, Shape::depth>(s, memory_.k, 0, memory_.q[q_.index]);
                     commit_products();
+                    logits_.draw(item, item.head_kv * item.group + rows.head, item.j0 + at_.row(),
+                                 rows.i0 + at_.column());
                 },
-                [&](Scores& s, int i0) { probabilities(s, i0); },
+                [&](Scores& s, const QueryRows<Shape>& rows) { probabilities(s, item, rows.head, rows.i0); },
                 [&](int i0) { return this->wait_dout(i0, q_len, own_threads); }, [&] { this->release_dout(); });
         }
-        this->store(dv, 1.0F, p_.dv, p_.head_dim_v, memory_.k, memory_.k_empty, item);
+        this->store(dv, Shape::is_modified ? p_.dropout_scale : 1.0F, p_.dv, p_.head_dim_v, memory_.k, memory_.k_empty,
+                    item);
     }
 
     /// Which queries see the lane's two keys. What a key's row of a product is does not matter to the others' rows, so
@@ -277,11 +192,11 @@ private:
     }
 
     /// p = 2^(s - lse), 0 where a mask hides the key; also to the other group.
-    __device__ __forceinline__ void probabilities(Scores& s, int i0)
+    __device__ __forceinline__ void probabilities(Scores& s, const BackwardItem<Shape>& item, int head, int i0)
     {
-        if (i0 < interior_.begin || i0 + block_m > interior_.end) {
-            queries_.hide(s, i0 + at_.column());
-        }
+        const bool hides = i0 < interior_.begin || i0 + block_m > interior_.end;
+        const auto hide = [&] { queries_.hide(s, i0 + at_.column()); };
+        logits_.make(s, item, item.head_kv * item.group + head, item.j0 + at_.row(), i0 + at_.column(), hides, hide);
         const float factor = p_.scale * log2_e;
         const float2* const lse = reinterpret_cast<const float2*>(memory_.lse[q_.index]) + at_.lane % 4;
         float4* const target = memory_.p + threadIdx.x % 128;
@@ -289,8 +204,16 @@ private:
         p_parity_ ^= 1U;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
-            exponentials(s + i, factor, lse[i]);
-            target[32 * i] = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
+            if constexpr (Shape::is_modified) {
+                float2 residual{};
+                if constexpr (Shape::is_natural) {
+                    residual = reinterpret_cast<const float2*>(memory_.residual.stage[q_.index])[at_.lane % 4 + i];
+                }
+                target[32 * i] = logits_.exponentials(s, i, lse[i], residual);
+            } else {
+                exponentials(s + i, factor, lse[i]);
+                target[32 * i] = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
+            }
         }
         __syncwarp();
         at_.release(memory_.p_full);
@@ -300,6 +223,7 @@ private:
     // Of the lane's two keys: the queries that see them; and those that see all keys of the block.
     VisibleColumns queries_;
     Range interior_;
+    [[no_unique_address]] BlockLogits<Shape, WideKeyMemory<Shape>, true> logits_;
 };
 
 /// dS, with the other group's P, and dK.
@@ -332,14 +256,14 @@ private:
             const int q_len = item.band.q_len;
             this->stream(
                 item, memory_.v_full, dk,
-                [&](Scores& dp, int i0) {
-                    const unsigned char* const dout = this->wait_dout(i0, q_len, own_threads);
+                [&](Scores& dp, const QueryRows<Shape>& rows) {
+                    const unsigned char* const dout = this->wait_dout(rows.i0, q_len, own_threads);
                     fence_products();
                     issue_scores<Math, block_n, Shape::depth_v>(dp, memory_.v, 0, dout);
                     commit_products();
                 },
-                [&](Scores& dp, int) { gradients(dp); }, [&](int i0) { return this->wait_q(i0, q_len, own_threads); },
-                [&] { this->release_q(); });
+                [&](Scores& dp, const QueryRows<Shape>&) { gradients(dp); },
+                [&](int i0) { return this->wait_q(i0, q_len, own_threads); }, [&] { this->release_q(); });
         }
         this->store(dk, p_.scale, p_.dk, p_.head_dim, memory_.v, memory_.v_empty, item);
     }
@@ -353,7 +277,11 @@ private:
         p_parity_ ^= 1U;
 #pragma unroll
         for (int i = 0; i < scores; i += 4) {
-            score_gradients(dp + i, source[32 * i], delta[i]);
+            if constexpr (Shape::is_modified) {
+                kept_gradients(dp + i, source[32 * i], delta[i], p_.dropout_scale);
+            } else {
+                score_gradients(dp + i, source[32 * i], delta[i]);
+            }
         }
         __syncwarp();
         at_.release(memory_.p_empty);
@@ -381,6 +309,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.dout_full[i].init(1);
             memory.dout_empty[i].init(Shape::groups * readers);
         }
+        if constexpr (Shape::bias_bytes > 0) {
+            memory.bias_barriers.init();
+        }
         memory.items.init(Shape::groups * readers);
         publish_barriers();
     }
@@ -393,7 +324,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
     } else if (group == 1) {
         take_registers<240>();
-        WideValueSums<Shape>(memory, p).run();
+        WideValueSums<Shape>(memory, p, maps.bias.is_there).run();
     } else {
         take_registers<240>();
         WideKeySums<Shape>(memory, p).run();

@@ -9,6 +9,7 @@
 
 #include "algorithm/row_statistics.hpp"
 #include "backward_items.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -22,6 +23,11 @@ struct WideQueryShape {
     static constexpr int tile_rows = 64;                                 ///< of a query block in BackwardScratch
     static constexpr int k_stages = 2, v_stages = depth_v > 128 ? 1 : 2; // as there is room for
     static constexpr int groups = 2, threads = 128 * (groups + 1);
+    static constexpr bool is_modified = false, is_natural = false;
+    static constexpr Softcap softcap = Softcap::absent;
+    /// Of a bias, for each group, where there is room for a block of it: beside values of 256 columns there is none.
+    static constexpr int bias_queries = depth_v > 128 ? 0 : 64, bias_keys = block_n, bias_bytes = 0;
+    static constexpr int bias_parts = groups;
     static constexpr int panels = depth / 64, panels_v = depth_v / 64;
     static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
     static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
@@ -33,9 +39,11 @@ struct WideQueryMemory {
     alignas(1024) unsigned char dout[Shape::dout_bytes];
     alignas(1024) unsigned char k[Shape::k_stages][Shape::k_bytes];
     alignas(1024) unsigned char v[Shape::v_stages][Shape::v_bytes];
+    [[no_unique_address]] BiasBlock<Shape> bias;
     Barrier q_full, q_empty, dout_full, dout_empty;
     Barrier k_full[Shape::k_stages], k_empty[Shape::k_stages];
     Barrier v_full[Shape::v_stages], v_empty[Shape::v_stages];
+    [[no_unique_address]] BiasBarriers<Shape> bias_barriers;
     ItemSlots<QueryItem<Shape>> items;
 };
 
@@ -47,6 +55,7 @@ __device__ __forceinline__ void bring_wide_query(WideQueryMemory<Shape>& memory,
     RingPlace<2> place;
     RingPlace<Shape::k_stages> k;
     RingPlace<Shape::v_stages> v;
+    [[maybe_unused]] RingPlace<1> bias;
     unsigned parity = 1; // of places that are empty
     for (;;) {
         const auto* const next =
@@ -66,6 +75,13 @@ __device__ __forceinline__ void bring_wide_query(WideQueryMemory<Shape>& memory,
             memory.v_full[v.index].expect(Shape::v_bytes);
             copy_panels<Shape::block_n, Shape::panels_v>(memory.v[v.index], maps.v, keys(), memory.v_full[v.index]);
             v.advance();
+            if constexpr (Shape::bias_bytes > 0) {
+                if (maps.bias.is_there) {
+                    memory.bias_barriers.template bring<false>(memory.bias, maps.bias, bias,
+                                                               maps.bias.queries(item.batch, item.head, item.i0),
+                                                               item.keys_begin + block * Shape::block_n);
+                }
+            }
             if (block == 0) { // their places are emptied in this order
                 memory.dout_empty.wait(parity);
                 memory.dout_full.expect(Shape::dout_bytes);
@@ -84,8 +100,8 @@ template <class Shape>
 class WideQueryGroup {
 public:
     __device__ __forceinline__ WideQueryGroup(WideQueryMemory<Shape>& memory, const Params& p,
-                                              const BackwardScratch& scratch, int group)
-        : memory_(memory), p_(p), scratch_(scratch), group_(group)
+                                              const BackwardScratch& scratch, bool brings_bias, int group)
+        : memory_(memory), p_(p), scratch_(scratch), group_(group), logits_(memory, p, brings_bias, group)
     {
     }
 
@@ -98,6 +114,8 @@ private:
     using Math = typename Shape::Math;
     static constexpr int block_m = Shape::block_m, block_n = Shape::block_n;
     static constexpr int scores = block_n / 2, sums = Shape::depth / 2; // registers
+    static constexpr bool has_softcap = Shape::softcap == Softcap::alone;
+    using Scores = ModifiedScores<Math, Shape::softcap>;
 
     __device__ __forceinline__ void attend(const QueryItem<Shape>& item)
     {
@@ -118,15 +136,14 @@ private:
         }
         keys_.set_keys(item.band, row);
         if (item.blocks > 0) {
-            stream(item, dq);
+            stream(item, row, dq);
         }
         finish(item, row, rows, dq);
     }
 
-    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, float (&dq)[sums])
+    __device__ __forceinline__ void stream(const QueryItem<Shape>& item, int row, float (&dq)[sums])
     {
         float s[scores], dp[scores];
-        const float factor = p_.scale * log2_e;
         const std::uint8_t* const padding = padding_of(p_, item.batch);
         const Range interior = item.interior;
         const int k_len = item.band.k_len;
@@ -150,31 +167,22 @@ private:
             fence_products();
             issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout, 64 * group_, memory_.v[v_.index]);
             commit_products();
+            logits_.draw(item, item.head, row, j0 + at_.column());
             wait_products<1>();
             pin(s);
-            if (j0 < interior.begin || j0 + block_n > interior.end) {
-                keys_.hide(s, j0 + at_.column());
-                if (padding != nullptr) {
-                    hide_padding(s, j0 + at_.column(), k_len, padding);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < scores; ++i) {
-                const int half = i / 2 % 2;
-                s[i] = ptx::exp2_approx(__builtin_fmaf(s[i], factor, -lse_[half]));
-                sum_[half] += s[i];
-            }
-            compute_now(sum_[0] + sum_[1]);
+            logits_.make(s, item, item.head, row, j0 + at_.column(), j0 < interior.begin || j0 + block_n > interior.end,
+                         [&] {
+                             keys_.hide(s, j0 + at_.column());
+                             if (padding != nullptr) {
+                                 hide_padding(s, j0 + at_.column(), k_len, padding);
+                             }
+                         });
+            probabilities(s);
             wait_products<0>();
             pin(dp);
             at_.release(memory_.v_empty[v_.index]);
             v_.advance();
-#pragma unroll
-            for (int i = 0; i < scores; ++i) {
-                const int half = i / 2 % 2;
-                dp[i] = s[i] * (dp[i] - delta_[half]);
-                shift_[half] += dp[i];
-            }
+            gradients(dp, s);
             std::uint32_t ds[block_n / 16][4];
             round<Math>(dp, ds);
             fence_products();
@@ -188,24 +196,73 @@ private:
         at_.release(memory_.dout_empty);
     }
 
+    /// p = 2^(s - lse), and its sums. With a softcap gradients() does that: for p and slope there are no registers.
+    __device__ __forceinline__ void probabilities(float (&s)[scores])
+    {
+        if constexpr (!has_softcap) {
+#pragma unroll
+            for (int i = 0; i < scores; ++i) {
+                const int half = i / 2 % 2;
+                s[i] = probability(s[i], half);
+                sum_[half] += s[i];
+            }
+            compute_now(sum_[0] + sum_[1]);
+        }
+    }
+    __device__ __forceinline__ float probability(float x, int half) const
+    {
+        if constexpr (Shape::is_modified) {
+            return ptx::exp2_approx(LogitExponent<Shape>{Scores::unit(p_)}(x, lse_[half]));
+        } else {
+            return ptx::exp2_approx(__builtin_fmaf(x, p_.scale * log2_e, -lse_[half]));
+        }
+    }
+
+    /// ds = p∘(dp - D), in dp's place, and its sums. dp is that of the probabilities behind dropout; the slope of a
+    /// softcap is no part of what repairs D.
+    __device__ __forceinline__ void gradients(float (&dp)[scores], const float (&s)[scores])
+    {
+        const float inverse = has_softcap ? offload::quotient(p_.scale, p_.softcap) : 0.0F;
+#pragma unroll
+        for (int i = 0; i < scores; ++i) {
+            const int half = i / 2 % 2;
+            const float p = has_softcap ? probability(s[i], half) : s[i];
+            if constexpr (Shape::is_modified) {
+                dp[i] = p * __builtin_fmaf(logits_.kept().of(dp[i], i), p_.dropout_scale, -delta_[half]);
+            } else {
+                dp[i] = p * (dp[i] - delta_[half]);
+            }
+            shift_[half] += dp[i];
+            if constexpr (has_softcap) {
+                sum_[half] += p;
+                dp[i] *= Scores::slope_at(s[i], inverse);
+            }
+        }
+    }
+
     /// dq; and LSE and D, corrected as in offload/algorithm/row_repair.hpp.
     __device__ __forceinline__ void finish(const QueryItem<Shape>& item, int row, std::int64_t rows, float (&dq)[sums])
     {
         const bool has_sink = p_.sink.data != nullptr;
-        const float sink = has_sink ? p_.sink.data[item.head] * log2_e : 0.0F;
+        const float sink = has_sink ? p_.sink.data[item.head] * (Shape::is_natural ? 1.0F : log2_e) : 0.0F;
         float by[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float keys_p = row_sum(sum_[half]);
             const float shift = row_sum(shift_[half]);
-            const float sink_p = has_sink ? ptx::exp2_approx(sink - lse_[half]) : 0.0F; // belongs to the row's sum
+            const float beyond = (sink - lse_[half]) * (Shape::is_natural ? log2_e : 1.0F);
+            const float sink_p = has_sink ? ptx::exp2_approx(beyond) : 0.0F; // belongs to the row's sum
             const float all_p = keys_p + sink_p;
             const float residual = offload::row_residual(all_p);
             const float delta = offload::corrected_delta(shift, delta_[half], keys_p, all_p);
             by[half] = offload::gradient_factor(p_.scale, all_p);
             const int i = row + 8 * half;
             if (at_.lane % 4 == 0 && i < item.band.q_len) {
-                scratch_.lse[rows + i] = lse_[half] + residual;
+                if constexpr (Shape::is_natural) {
+                    scratch_.residual[rows + i] = residual;
+                } else {
+                    scratch_.lse[rows + i] = lse_[half] + residual;
+                }
                 scratch_.delta[rows + i] = delta;
                 if (p_.delta.data != nullptr) { // for the gradient of a sink
                     offload::row_stats(p_.delta, item.batch, item.head, item.q_start)[i] = delta;
@@ -246,6 +303,7 @@ private:
     // Of the lane's two rows: statistics, sums of P and of dS, and the keys that they see.
     float lse_[2], delta_[2], sum_[2], shift_[2];
     VisibleColumns keys_;
+    [[no_unique_address]] BlockLogits<Shape, WideQueryMemory<Shape>, false> logits_;
 };
 
 template <class Shape>
@@ -268,6 +326,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.v_full[i].init(1);
             memory.v_empty[i].init(readers);
         }
+        if constexpr (Shape::bias_bytes > 0) {
+            memory.bias_barriers.init();
+        }
         memory.items.init(readers);
         publish_barriers();
     }
@@ -280,7 +341,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
     } else {
         take_registers<240>();
-        WideQueryGroup<Shape>(memory, p, scratch, group).run();
+        WideQueryGroup<Shape>(memory, p, scratch, maps.bias.is_there, group).run();
     }
 }
 

@@ -24,6 +24,7 @@ struct BiasShape {
     static constexpr int panels = depth / 64, panels_v = depth_v / 64;
     static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
     static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
+    static constexpr int bias_bytes = 0; ///< none comes by the copy engine
     // As there is room for:
     static constexpr int q_stages = depth <= 128 ? 2 : 1;
     static constexpr int stages = depth <= 64 ? 4 : depth <= 128 ? 2 : depth <= 192 ? 3 : 1;

@@ -35,6 +35,7 @@ struct ForwardShape {
     static constexpr int block_m = 64 * groups;
     /// Of a bias, for each group, where there is room for a block of it: with depths over 128 there is none.
     static constexpr int bias_queries = depth <= 128 ? 64 : 0, bias_keys = block_n, bias_bytes = 0;
+    static constexpr int bias_parts = groups;
     static constexpr int bytes = sizeof(typename Math::Stored);
     static constexpr int columns = 128 / bytes; // of a panel
     static constexpr int panels = (depth + columns - 1) / columns, panels_v = (depth_v + columns - 1) / columns;

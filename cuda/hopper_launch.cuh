@@ -59,6 +59,31 @@ cudaError_t allow_memory(int device)
     return allow_shared_memory<kernel>(device);
 }
 
+/// The map of a bias in the shape's boxes, where the copy engine can bring them.
+template <class Shape>
+BiasMap bias_map(const Params& p)
+{
+    BiasMap bias;
+    if constexpr (Shape::bias_bytes > 0) {
+        offload::Tensor tensor;
+        tensor.data = p.bias.data;
+        tensor.batch = p.bias.batch;
+        tensor.head = p.bias.head;
+        tensor.row = p.bias.query;
+        bias.has_batches = p.bias.batch != 0;
+        bias.has_heads = p.bias.head != 0;
+        const Extent extent{bias.has_batches ? p.batch : 1, bias.has_heads ? p.heads_q : 1, p.seqlen_q, p.seqlen_k};
+        if (p.bias.data != nullptr && p.bias.element != offload::Element::float32 && p.bias.key == 1 &&
+            is_whole(tensor, extent)) {
+            if (const auto map = map_of(tensor, extent, Shape::bias_queries)) {
+                bias.map = *map;
+                bias.is_there = true;
+            }
+        }
+    }
+    return bias;
+}
+
 /// Boxes of a kernel's query and key blocks.
 template <class Shape>
 std::optional<BackwardMaps> backward_maps(const Params& p)
@@ -70,7 +95,7 @@ std::optional<BackwardMaps> backward_maps(const Params& p)
     if (!q || !k || !v || !dout) {
         return {};
     }
-    return BackwardMaps{*q, *k, *v, *dout, {}};
+    return BackwardMaps{*q, *k, *v, *dout, bias_map<Shape>(p)};
 }
 
 } // namespace flashomp::cuda

@@ -25,16 +25,16 @@ int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
-/// The same of backward, whose kernel takes the slope of a softcap from the logit.
+/// The same of backward, whose kernels take the slope of a softcap from the logit.
 bool can_modify_backward(const Params& p)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
     const bool has_more = p.alibi_slopes != nullptr || p.bias.data != nullptr;
     const bool has_softcap = p.softcap > 0.0F;
-    // D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
-    constexpr int fewest_queries = 64;
+    // Up to this depth D is not repaired (rounded_delta.hpp), which shows in dK where it is a sum over few queries.
+    constexpr int most_unrepaired = 128, fewest_queries = 64;
     constexpr float largest_softcap = 4096.0F; // LSE of more is not repaired (hopper_rows_kernel)
-    return can_modify(p) && p.seqlen_q >= fewest_queries && depth <= 128 && !(has_softcap && has_more) &&
+    return can_modify(p) && (depth > most_unrepaired || p.seqlen_q >= fewest_queries) && !(has_softcap && has_more) &&
            p.softcap < largest_softcap;
 }
 
@@ -75,31 +75,6 @@ Schedule key_schedule(const Params& p, int block_n)
 int persistent_blocks(const Schedule& schedule, const Gpu& gpu)
 {
     return std::min(schedule.items(), gpu.multiprocessors);
-}
-
-/// The map of a bias in the shape's boxes, where the copy engine can bring them.
-template <class Shape>
-BiasMap bias_map(const Params& p)
-{
-    BiasMap bias;
-    if constexpr (Shape::bias_bytes > 0) {
-        Tensor tensor;
-        tensor.data = p.bias.data;
-        tensor.batch = p.bias.batch;
-        tensor.head = p.bias.head;
-        tensor.row = p.bias.query;
-        bias.has_batches = p.bias.batch != 0;
-        bias.has_heads = p.bias.head != 0;
-        const Extent extent{bias.has_batches ? p.batch : 1, bias.has_heads ? p.heads_q : 1, p.seqlen_q, p.seqlen_k};
-        if (p.bias.data != nullptr && p.bias.element != Element::float32 && p.bias.key == 1 &&
-            is_whole(tensor, extent)) {
-            if (const auto map = map_of(tensor, extent, Shape::bias_queries)) {
-                bias.map = *map;
-                bias.is_there = true;
-            }
-        }
-    }
-    return bias;
 }
 
 template <class Shape>
@@ -212,6 +187,9 @@ std::int64_t place_scratch(const Params& p, void* workspace, BackwardScratch& sc
         scratch.turns = static_cast<int*>(take(4 * tiles));
         scratch.dq = static_cast<float*>(take(4 * tiles * Shape::dq_floats));
     }
+    if (Shape::repairs_lse && p.is_modified) { // where LSE is natural
+        scratch.residual = static_cast<float*>(take(4 * tiles * Shape::block_m));
+    }
     return used;
 }
 
@@ -227,11 +205,10 @@ void launch_rows(const Params& p, const BackwardScratch& scratch, cudaStream_t s
 template <class Shape>
 int launch_once(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
-    auto maps = backward_maps<Shape>(p);
+    const auto maps = backward_maps<Shape>(p);
     if (!maps) {
         return cudaErrorInvalidValue;
     }
-    maps->bias = bias_map<Shape>(p);
     BackwardScratch scratch;
     place_scratch<Shape>(p, workspace, scratch);
     Schedule schedule = key_schedule(p, Shape::block_n);
@@ -281,12 +258,9 @@ int launch_backward(BackwardShape<Math, depth, block_m> shape, const Params& p, 
 }
 
 /// dQ, and dK and dV after it.
-template <class Math, int depth, int depth_v>
-int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
-                    const Gpu& gpu)
+template <class Queries, class Keys>
+int launch_twice(const Params& p, void* workspace, cudaStream_t stream, const Gpu& gpu)
 {
-    using Queries = WideQueryShape<Math, depth, depth_v>;
-    using Keys = WideKeyShape<Math, depth, depth_v>;
     static_assert(Queries::tile_rows == Keys::block_m);
     using QueryMemory = WideQueryMemory<Queries>;
     using KeyMemory = WideKeyMemory<Keys>;
@@ -316,6 +290,22 @@ int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* w
     key_kernel<<<persistent_blocks(keys, gpu), Keys::threads, shared_bytes<KeyMemory>, stream>>>(p, *key_maps, keys,
                                                                                                  scratch);
     return cudaGetLastError();
+}
+
+template <class Math, int depth, int depth_v>
+int launch_backward(WideKeyShape<Math, depth, depth_v>, const Params& p, void* workspace, cudaStream_t stream,
+                    const Gpu& gpu)
+{
+    using Queries = WideQueryShape<Math, depth, depth_v>;
+    using Keys = WideKeyShape<Math, depth, depth_v>;
+    if (!p.is_modified) {
+        return launch_twice<Queries, Keys>(p, workspace, stream, gpu);
+    }
+    const auto launch = [&]<Softcap softcap>() {
+        return launch_twice<Modified<Queries, softcap>, Modified<Keys, softcap>>(p, workspace, stream, gpu);
+    };
+    return p.softcap > 0.0F ? launch.template operator()<Softcap::alone>()
+                            : launch.template operator()<Softcap::absent>();
 }
 
 /// Whether the backward pass is in two parts.

@@ -37,18 +37,18 @@ struct BiasBlock {
 };
 template <class Shape>
 struct BiasBlock<Shape, true> {
-    alignas(1024) unsigned char part[Shape::groups][Shape::bias_bytes];
+    alignas(1024) unsigned char part[Shape::bias_parts][Shape::bias_bytes];
 };
 template <class Shape, bool is_there = (Shape::bias_bytes > 0)>
 struct BiasBarriers {
 };
 template <class Shape>
 struct BiasBarriers<Shape, true> {
-    Barrier full[Shape::groups], empty[Shape::groups];
+    Barrier full[Shape::bias_parts], empty[Shape::bias_parts];
 
     __device__ __forceinline__ void init()
     {
-        for (int group = 0; group < Shape::groups; ++group) {
+        for (int group = 0; group < Shape::bias_parts; ++group) {
             full[group].init(1);
             empty[group].init(4 * Lane::speakers);
         }
@@ -60,7 +60,7 @@ struct BiasBarriers<Shape, true> {
     __device__ __forceinline__ void bring(BiasBlock<Shape>& block, const BiasMap& bias, RingPlace<1>& place,
                                           const MapRows& queries, int first)
     {
-        for (int group = 0; group < Shape::groups; ++group) {
+        for (int group = 0; group < Shape::bias_parts; ++group) {
             empty[group].wait(place.parity ^ 1U);
             full[group].expect(Shape::bias_bytes);
             copy_panels<Shape::bias_queries, Shape::bias_panels>(block.part[group], bias.map,
@@ -98,6 +98,13 @@ struct KeptPairs {
     __device__ __forceinline__ float of(float x, int element) const
     {
         return (bits[element / 32] >> (element % 32) & 1U) != 0 ? x : 0.0F;
+    }
+
+    /// x, which is not negative, with the sign of what was dropped.
+    __device__ __forceinline__ float signed_of(float x, int element) const
+    {
+        const std::uint32_t dropped = ~bits[element / 32] << (31 - element % 32) & 0x80000000U;
+        return __uint_as_float(__float_as_uint(x) | dropped);
     }
 };
 
@@ -272,8 +279,7 @@ private:
     template <bool keys_are_rows, int n>
     __device__ __forceinline__ void subtract_distances(float (&s)[n], float by, int row, int column) const
     {
-        const int longer = p_.has_positions ? p_.whole_k - p_.whole_q : band_.k_len - band_.q_len;
-        const int delta = longer + offload::shift_of(p_);
+        const int delta = offload::whole_delta(p_, {0, 0, band_.q_len, band_.k_len}) + offload::shift_of(p_);
         const float slope = p_.alibi_slopes[batch_ * p_.alibi_batch_stride + head_];
         const int first = row - column + (keys_are_rows ? -delta : delta);
         const float from[2] = {static_cast<float>(first), static_cast<float>(first + 8)};

@@ -84,9 +84,8 @@ TEST_P(OptionsParity, BiasOverALongerBatchAndManyTiles)
     check(column);
 }
 
-/// What CUDA's Hopper kernels take: rows that see 256 keys and more, 64 queries and more, no gradient of an option;
-/// with head dims over 128 forward alone. Keys in multiples of 8 have a bias in blocks that the copy engine brings,
-/// others do not.
+/// What CUDA's Hopper kernels take: rows that see 256 keys and more, 64 queries and more, no gradient of an option.
+/// Keys in multiples of 8 have a bias in blocks that the copy engine brings, others do not.
 TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
 {
     using Change = void (*)(AttentionCase&);
@@ -153,6 +152,27 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
              c.options.softcap = 5.0;
              c.add_dropout(0.17);
          }},
+        {{1, 4, 2, 150, 304, 192, 128},
+         [](AttentionCase& c) {
+             c.add_bias();
+             c.add_dropout(0.17);
+         }},
+        {{2, 4, 2, 130, 296, 256, 256},
+         [](AttentionCase& c) {
+             c.add_bias({true, false, false, false});
+             c.add_key_padding();
+         }},
+        {{1, 2, 1, 70, 301, 256, 200},
+         [](AttentionCase& c) {
+             c.add_bias({}, DType::float32);
+             c.add_alibi();
+         }},
+        {{1, 4, 1, 140, 300, 160, 128},
+         [](AttentionCase& c) {
+             c.options.softcap = 3.0;
+             c.add_dropout(0.5);
+             c.add_sink();
+         }},
     };
     std::uint64_t seed = 260;
     for (const Case& each : cases) {
@@ -175,9 +195,11 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
     packed.add_dropout(0.17);
     packed.options.causal = Causal::bottom_right;
     check(packed);
-    AttentionCase capped({0, 2, 1, 0, 0, 128, 128}, {{180, 70}, {310, 300}}, dtype(), 291);
-    capped.options.softcap = 3.0;
-    check(capped);
+    for (const std::int64_t depth : {128, 256}) {
+        AttentionCase capped({0, 2, 1, 0, 0, depth, depth}, {{180, 70}, {310, 300}}, dtype(), 291);
+        capped.options.softcap = 3.0;
+        check(capped);
+    }
 }
 
 /// As masks are often made: the lowest number, which hides nothing by itself. A row that has nothing else sees all keys
@@ -186,7 +208,7 @@ TEST_P(OptionsParity, BiasOfTheLowestNumber)
 {
     const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
     for (const double scale : {0.125, 1.0}) {
-        for (const std::int64_t depth : {64, 128}) {
+        for (const std::int64_t depth : {64, 128, 256}) {
             AttentionCase attention({1, 2, 1, 128, 304, depth, depth}, dtype(), 295);
             HostTensor bias(DType::float32, {1, 1, 128, 304});
             auto* const values = static_cast<float*>(bias.data());

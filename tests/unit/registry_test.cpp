@@ -213,13 +213,16 @@ TEST(Registry, CudasHopperKernelsTakeModifiedScores)
           "b1_h4_n100_d192v128_alibi", "b1_h4_n1024_d256_softcap50"}) {
         EXPECT_EQ(of(shape, false), "hopper") << shape;
     }
-    for (const char* const shape : {"b1_h4_n1024_d64_alibi_bias_dropout10", "b1_h4_n1024_d128_softcap50_dropout10",
-                                    "b1_h4_n1024_d64_softcap50", "b1_h4_n64x1024_d128_alibi"}) {
+    for (const char* const shape :
+         {"b1_h4_n1024_d64_alibi_bias_dropout10", "b1_h4_n1024_d128_softcap50_dropout10", "b1_h4_n1024_d64_softcap50",
+          "b1_h4_n64x1024_d128_alibi", "b1_h4_n1024_d256_softcap50", "b1_h4_n100_d192v128_alibi_bias_dropout10"}) {
         EXPECT_EQ(of(shape, true), "hopper") << shape;
     }
-    // What its backward has no kernels for: a softcap beside ALiBi or a bias, depth, few queries or keys.
-    for (const char* const shape : {"b1_h4_n1024_d128_softcap50_alibi", "b1_h4_n1024_d64_softcap50_bias",
-                                    "b1_h4_n1024_d256_alibi", "b1_h4_n63x1024_d128_alibi", "b1_h4_n200_d128_alibi"}) {
+    // What its backward has no kernels for: a softcap beside ALiBi or a bias, few queries or keys, a softcap so large
+    // that LSE may be.
+    for (const char* const shape :
+         {"b1_h4_n1024_d128_softcap50_alibi", "b1_h4_n1024_d64_softcap50_bias", "b1_h4_n1024_d256_softcap50_alibi",
+          "b1_h4_n63x1024_d128_alibi", "b1_h4_n200_d128_alibi", "b1_h4_n1024_d128_softcap4096"}) {
         EXPECT_EQ(of(shape, true), "tensor") << shape;
     }
     Options options;
