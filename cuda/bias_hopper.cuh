@@ -9,13 +9,13 @@
 
 #include "backward_items.cuh"
 #include "bias_tiles.cuh"
-#include "tile/modified_scores.cuh"
+#include "tile/block_logits.cuh"
 #include "tile/products.cuh"
 #include "tile/warpgroup.cuh"
 
 namespace flashomp::cuda {
 
-/// 16-bit type, head_dim and head_dim_v rounded up.
+/// 16-bit type, head_dim and head_dim_v rounded up. Kernels are those of a Modified shape.
 template <class Math_, int depth_, int depth_v_>
 struct BiasShape {
     using Math = Math_;
@@ -24,7 +24,7 @@ struct BiasShape {
     static constexpr int panels = depth / 64, panels_v = depth_v / 64;
     static constexpr int q_bytes = block_m * panels * 128, dout_bytes = block_m * panels_v * 128;
     static constexpr int k_bytes = block_n * panels * 128, v_bytes = block_n * panels_v * 128;
-    static constexpr int bias_bytes = 0; ///< none comes by the copy engine
+    static constexpr int bias_queries = 64, bias_keys = block_n, bias_parts = groups;
     // As there is room for:
     static constexpr int q_stages = depth <= 128 ? 2 : 1;
     static constexpr int stages = depth <= 64 ? 4 : depth <= 128 ? 2 : depth <= 192 ? 3 : 1;
@@ -36,9 +36,11 @@ struct BiasMemory {
     alignas(1024) unsigned char dout[Shape::q_stages][Shape::dout_bytes];
     alignas(1024) unsigned char k[Shape::stages][Shape::k_bytes];
     alignas(1024) unsigned char v[Shape::stages][Shape::v_bytes];
+    BiasBlock<Shape> bias;
     float column_sums[4 * Shape::groups][Shape::block_n];      ///< of each warp
     Barrier q_full[Shape::q_stages], q_empty[Shape::q_stages]; ///< of q and dO
     Barrier k_full[Shape::stages], k_empty[Shape::stages];     ///< of k and v
+    BiasBarriers<Shape> bias_barriers;
 };
 
 /// The copying thread.
@@ -47,6 +49,7 @@ __device__ __forceinline__ void bring_bias(BiasMemory<Shape>& memory, const Para
 {
     RingPlace<Shape::q_stages> q;
     RingPlace<Shape::stages> k;
+    RingPlace<1> bias;
     const auto bring = [&](const BiasTile& tile) {
         if (tile.has_new_queries) {
             const MapRows queries = queries_in_map(p, tile, tile.head).from(tile.i0);
@@ -64,6 +67,10 @@ __device__ __forceinline__ void bring_bias(BiasMemory<Shape>& memory, const Para
         copy_panels<Shape::block_n, Shape::panels>(memory.k[k.index], maps.k, keys, full);
         copy_panels<Shape::block_n, Shape::panels_v>(memory.v[k.index], maps.v, keys, full);
         k.advance();
+        if (maps.bias.is_there) {
+            memory.bias_barriers.template bring<false>(memory.bias, maps.bias, bias,
+                                                       maps.bias.queries(tile.batch, tile.head, tile.i0), tile.j0);
+        }
     };
     BiasTiles<Shape>(p).for_each(bring, [] {});
 }
@@ -72,8 +79,8 @@ __device__ __forceinline__ void bring_bias(BiasMemory<Shape>& memory, const Para
 template <class Shape>
 class BiasGroup {
 public:
-    __device__ __forceinline__ BiasGroup(BiasMemory<Shape>& memory, const Params& p, int group)
-        : memory_(memory), p_(p), group_(group), tiles_(p)
+    __device__ __forceinline__ BiasGroup(BiasMemory<Shape>& memory, const Params& p, bool brings_bias, int group)
+        : memory_(memory), p_(p), group_(group), tiles_(p), logits_(memory, p, brings_bias, group)
     {
     }
 
@@ -94,7 +101,6 @@ private:
     using Math = typename Shape::Math;
     static constexpr int block_m = Shape::block_m, block_n = Shape::block_n;
     static constexpr int pairs = block_n / 2; // of a lane
-    using Scores = ModifiedScores<Math>;
 
     /// total += P∘(dP - D), before the slope of a softcap: the bias is added behind it.
     __device__ __forceinline__ void add(const BiasTile& tile, float (&total)[pairs])
@@ -104,41 +110,26 @@ private:
             take_queries(tile, row);
         }
         const int stage = k_.index;
-        float s[pairs], dp[pairs], bias[pairs];
+        float s[pairs], dp[pairs];
         memory_.k_full[stage].wait(k_.parity);
         fence_products();
         issue_scores<Math, block_m, Shape::depth>(s, memory_.q[q_.index], 64 * group_, memory_.k[stage]);
         issue_scores<Math, block_m, Shape::depth_v>(dp, memory_.dout[q_.index], 64 * group_, memory_.v[stage]);
         commit_products();
-
-        // While the products run:
-        const Scores modified(p_, tile.band, tile.batch, tile.head);
-        modified.fetch_bias(bias, row, column);
-        KeptPairs<pairs> kept;
-        kept.set_all();
-        if (p_.dropout_threshold != 0) {
-            modified.template draw<false>(kept, row, column);
-        }
+        logits_.draw(tile, tile.head, row, column);
         wait_products<0>();
         pin(s);
         pin(dp);
         at_.release(memory_.k_empty[stage]);
         k_.advance();
 
-        const bool hides = hides_any(tile);
-        if (p_.softcap > 0.0F && hides) {
-            hide(s, tile);
-        }
-        modified.template apply<false>(s, row, column, true, hides);
-        modified.add(s, bias);
-        if (hides) {
-            hide(s, tile);
-        }
+        logits_.make(s, tile, tile.head, row, column, hides_any(tile), [&] { hide(s, tile); });
+        const LogitExponent<Shape> exponent{1.0F}; // as there is a bias
 #pragma unroll
         for (int i = 0; i < pairs; ++i) {
             const int half = i / 2 % 2;
-            const float p = ptx::exp2_approx(__builtin_fmaf(s[i] - lse_[half], log2_e, -residual_[half]));
-            const float ds = p * __builtin_fmaf(kept.of(dp[i], i), p_.dropout_scale, -delta_[half]);
+            const float p = ptx::exp2_approx(exponent(s[i], lse_[half], residual_[half]));
+            const float ds = p * __builtin_fmaf(logits_.kept().of(dp[i], i), p_.dropout_scale, -delta_[half]);
             total[i] += p == 0.0F ? 0.0F : ds; // where a pair is hidden, dP may be no number
         }
     }
@@ -211,26 +202,37 @@ private:
     __device__ __forceinline__ void store_pairs(std::int64_t first, int column, int half,
                                                 const float (&total)[pairs]) const
     {
-        const bool in_pairs =
-            p_.dbias.key == 1 && first % 2 == 0 && reinterpret_cast<std::uintptr_t>(p_.dbias.data) % 8 == 0;
+        const bool is_whole = tiles_.first_key() + block_n <= p_.seqlen_k;
+        const bool is_aligned = first % 2 == 0 && reinterpret_cast<std::uintptr_t>(p_.dbias.data) % 8 == 0;
+        if (!is_whole || !is_aligned ||
+            p_.dbias.key != 1) { // apart from the rest, which the instruction cache then holds
+            store_elements(first, column, half, total);
+        } else if (p_.dbias.element == offload::Element::float32) {
+            auto* const target = static_cast<float*>(p_.dbias.data) + first + column;
 #pragma unroll
-        for (int n = 0; n < pairs / 4; ++n) {
-            const int j = column + 8 * n;
-            const float x = total[4 * n + 2 * half], y = total[4 * n + 2 * half + 1];
-            if (in_pairs && j + 1 < p_.seqlen_k) {
-                if (p_.dbias.element == offload::Element::float32) {
-                    *reinterpret_cast<float2*>(static_cast<float*>(p_.dbias.data) + first + j) = make_float2(x, y);
-                } else {
-                    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(p_.dbias.data) + first + j) =
-                        Math::pack(x, y);
+            for (int i = 2 * half; i < pairs; i += 4) {
+                *reinterpret_cast<float2*>(target + i / 4 * 8) = make_float2(total[i], total[i + 1]);
+            }
+        } else {
+            auto* const target = static_cast<std::uint16_t*>(p_.dbias.data) + first + column;
+#pragma unroll
+            for (int i = 2 * half; i < pairs; i += 4) {
+                *reinterpret_cast<std::uint32_t*>(target + i / 4 * 8) = Math::pack(total[i], total[i + 1]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store_elements(std::int64_t first, int column, int half,
+                                                   const float (&total)[pairs]) const
+    {
+#pragma unroll
+        for (int i = 2 * half; i < pairs; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int j = column + i / 4 * 8 + e;
+                if (j < p_.seqlen_k) {
+                    write(first + j * p_.dbias.key, total[i + e]);
                 }
-                continue;
-            }
-            if (j < p_.seqlen_k) {
-                write(first + j * p_.dbias.key, x);
-            }
-            if (j + 1 < p_.seqlen_k) {
-                write(first + (j + 1) * p_.dbias.key, y);
             }
         }
     }
@@ -303,6 +305,7 @@ private:
     const int group_;
     const Lane at_;
     BiasTiles<Shape> tiles_;
+    BlockLogits<Shape, BiasMemory<Shape>, false> logits_;
     RingPlace<Shape::q_stages> q_;
     RingPlace<Shape::stages> k_;
     bool has_queries_ = false;
@@ -326,18 +329,19 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             memory.k_full[i].init(1);
             memory.k_empty[i].init(readers);
         }
+        memory.bias_barriers.init();
         publish_barriers();
     }
     __syncthreads();
     const int group = warpgroup() - 1;
     if (group < 0) {
-        give_registers<24>();
+        give_registers<40>();
         if (threadIdx.x == 0) {
             bring_bias(memory, p, maps);
         }
     } else {
-        take_registers<240>();
-        BiasGroup<Shape>(memory, p, group).run();
+        take_registers<232>();
+        BiasGroup<Shape>(memory, p, maps.bias.is_there, group).run();
     }
 }
 

@@ -31,12 +31,13 @@ auto for_bias_shape(const Params& p, const F& f)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
     if (depth <= 64) {
-        return f(BiasShape<Math, 64, 64>{});
+        return f(Modified<BiasShape<Math, 64, 64>>{});
     }
     if (depth <= 128) {
-        return f(BiasShape<Math, 128, 128>{});
+        return f(Modified<BiasShape<Math, 128, 128>>{});
     }
-    return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(BiasShape<Math, 192, 128>{}) : f(BiasShape<Math, 256, 256>{});
+    return p.head_dim <= 192 && p.head_dim_v <= 128 ? f(Modified<BiasShape<Math, 192, 128>>{})
+                                                    : f(Modified<BiasShape<Math, 256, 256>>{});
 }
 
 } // namespace

@@ -83,7 +83,9 @@ public:
                                          bool hides, const Hide& hide)
     {
         const Scores modified(p_, item.band, item.batch, head);
-        if (Shape::softcap == Softcap::alone && hides) { // which looks at the largest, and hidden pairs are none
+        const bool has_softcap =
+            Shape::softcap == Softcap::alone || (Shape::softcap == Softcap::asked && p_.softcap > 0.0F);
+        if (has_softcap && hides) { // which looks at the largest, and hidden pairs are none
             hide();
         }
         modified.template apply<keys_are_rows>(s, row, column, brings_bias_, hides);

@@ -170,26 +170,6 @@ public:
         }
     }
 
-    /// The bias, of rows that are queries, for add() later: what is in memory is asked for while products run.
-    template <int n>
-    __device__ __forceinline__ void fetch_bias(float (&bias)[n], int row, int column) const
-    {
-#pragma unroll
-        for (float& x : bias) {
-            x = 0.0F;
-        }
-        add_bias<false>(bias, 0.0F, row, column);
-    }
-    template <int n>
-    __device__ __forceinline__ void add(float (&s)[n], const float (&bias)[n]) const
-    {
-        const float by = p_.alibi_slopes != nullptr ? 1.0F : p_.scale; // else it is a factor already
-#pragma unroll
-        for (int i = 0; i < n; ++i) {
-            s[i] = __builtin_fmaf(by, s[i], bias[i]);
-        }
-    }
-
     /// d(logit)/d(scaled dot product), 1 - tanh², of a logit divided by the scale that nothing but the softcap
     /// modified; 0 where it is hidden. `inverse` is scale/softcap.
     static __device__ __forceinline__ float slope_at(float logit, float inverse)
