@@ -76,6 +76,9 @@ struct BiasBarriers<Shape, true> {
     {
         full[group].wait(place.parity);
         f();
+        // What was asked for has to be there, too: beside products that keep shared memory busy, the next part came
+        // before an ldmatrix had read the last one (docs/log/cuda-history.md).
+        publish_shared();
         __syncwarp();
         at.release(empty[group]);
         place.advance();
