@@ -77,7 +77,7 @@ TEST_P(Determinism, KeyBlocksThatTakeTurns)
         options.window = each.window;
         expect_same_bits_in_every_run(attention, options, 4);
     }
-    for (const std::int64_t depth : {64, 128}) { // whose scores are modified
+    for (const std::int64_t depth : {64, 128, 256}) { // whose scores are modified
         SCOPED_TRACE(depth);
         AttentionCase attention({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 42);
         attention.wants_option_gradients = false;
@@ -88,6 +88,9 @@ TEST_P(Determinism, KeyBlocksThatTakeTurns)
         AttentionCase capped({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 43);
         capped.options.softcap = 3.0;
         expect_same_bits_in_every_run(capped, capped.options, 4);
+        AttentionCase biased({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 44); // and dbias
+        biased.add_bias();
+        expect_same_bits_in_every_run(biased, biased.options, 4);
     }
 }
 
