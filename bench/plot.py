@@ -255,7 +255,9 @@ MODIFICATIONS = {"": ("scores as they are", "#8d8d8d"), "softcap": ("softcap", "
 
 
 def modified_speed(rows, where):
-    """Bars of the speed in kernels: a group for each head_dim and mask, in it one for each modification."""
+    """Bars of the speed in kernels: a group for each head_dim and mask, in it one for each modification. Of the first row's batch: the
+    gradient of a bias, of another batch, is in the table."""
+    rows = [row for row in rows if row["batch"] == rows[0]["batch"]]
     figure, axes = plt.subplots(2, 1, figsize=(7, 5))
     handles = {}
     for axis, direction in zip(axes, ("forward", "backward")):

@@ -43,7 +43,7 @@ struct BackwardItem {
 
     __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
     {
-        const Schedule::Item item = schedule.item(index);
+        const Schedule::Item item = schedule.item<Shape::is_modified>(index);
         batch = item.batch;
         head_kv = item.head;
         group = p.heads_q / p.heads_kv;
@@ -163,7 +163,7 @@ __global__ void hopper_rows_kernel(const __grid_constant__ Params p, const __gri
             const bool may_be_far = p.alibi_slopes != nullptr || p.bias.data != nullptr;
             offload::set_nonfinite(p.nonfinite, is_there && is_far && may_be_far && gradient != 0);
         }
-        if (is_there && p.delta.data != nullptr) { // for the gradient of a sink
+        if (is_there && p.delta.data != nullptr) { // for the gradients of a sink and a bias
             offload::row_stats(p.delta, batch, head, sequence.q_start)[row] = sum;
             offload::row_stats(p.residual, batch, head, sequence.q_start)[row] = 0.0F;
         }

@@ -264,7 +264,7 @@ private:
                     scratch_.lse[rows + i] = lse_[half] + residual;
                 }
                 scratch_.delta[rows + i] = delta;
-                if (p_.delta.data != nullptr) { // for the gradient of a sink
+                if (p_.delta.data != nullptr) { // for the gradients of a sink and a bias
                     offload::row_stats(p_.delta, item.batch, item.head, item.q_start)[i] = delta;
                     offload::row_stats(p_.residual, item.batch, item.head, item.q_start)[i] = residual;
                 }

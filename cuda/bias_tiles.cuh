@@ -30,9 +30,12 @@ public:
     {
         // Fewer than 2^31: an item has 2^13 pairs of the bias, or all of an axis.
         const auto items = static_cast<int>(blocks_.items());
-        const int run = max(1, min(16, items / (4 * static_cast<int>(gridDim.x))));
-        for (int first = static_cast<int>(blockIdx.x) * run; first < items;
-             first += static_cast<int>(gridDim.x) * run) {
+        const int crews = static_cast<int>(gridDim.x);
+        const int run = max(1, min(8, items / (4 * crews)));
+        // Another place in each round: under a causal mask the same keys of each query block would be a thread block's,
+        // and some see twice as many queries.
+        for (int round = 0; round * crews * run < items; ++round) {
+            const int first = (round * crews + (static_cast<int>(blockIdx.x) + round) % crews) * run;
             place(first);
             for (int item = first; item < min(first + run, items); ++item) {
                 for_tiles(tile);

@@ -20,8 +20,9 @@ using offload::Range;
 struct Schedule {
     int blocks = 0, heads = 0, batches = 0;
     int heads_together = 1;
-    bool descending = false; ///< the last block first
-    bool rotates = false;    ///< backward: each block starts at another place of what streams past it
+    bool descending = false;    ///< the last block first
+    bool rotates = false;       ///< backward: each block starts at another place of what streams past it
+    bool batches_first = false; ///< of Modified shapes: a head of all batches, and then the next head
 
     struct Item {
         int block, head, batch; ///< block -1: there are no more
@@ -29,10 +30,15 @@ struct Schedule {
 
     __host__ __device__ __forceinline__ int items() const { return blocks * heads * batches; }
 
+    template <bool is_modified>
     __device__ __forceinline__ Item item(int index) const
     {
-        const auto [block, head] = offload::block_of_head(index, blocks, heads * batches, heads_together);
-        return {descending ? blocks - 1 - block : block, head % heads, head / heads};
+        const auto [place, head] = offload::block_of_head(index, blocks, heads * batches, heads_together);
+        const int block = descending ? blocks - 1 - place : place;
+        if (is_modified && batches_first) {
+            return {block, head / batches, head % batches};
+        }
+        return {block, head % heads, head / heads};
     }
 };
 
@@ -50,7 +56,7 @@ struct QueryItem {
 
     __device__ __forceinline__ void set(const Params& p, const Schedule& schedule, int index)
     {
-        const Schedule::Item item = schedule.item(index);
+        const Schedule::Item item = schedule.item<Shape::is_modified>(index);
         batch = item.batch;
         head = item.head;
         head_kv = head / (p.heads_q / p.heads_kv);

@@ -25,7 +25,7 @@ int heads_in_cache(const Params& p, const Gpu& gpu, std::int64_t rows)
     return static_cast<int>(std::clamp<std::int64_t>(cache / std::max<std::int64_t>(bytes, 1), 1, 64));
 }
 
-/// The same of backward, whose kernels take the slope of a softcap from the logit.
+/// can_modify() of backward, whose kernels take the slope of a softcap from the logit.
 bool can_modify_backward(const Params& p)
 {
     const int depth = std::max(p.head_dim, p.head_dim_v);
@@ -47,6 +47,20 @@ bool has_band(const Params& p)
     return p.causal != offload::Alignment::none || is_limit(p.window_left) || is_limit(p.window_right);
 }
 
+/// Has the heads come together that read the same bias, at most so many: from main memory it would take longer than
+/// everything else of a call.
+void share_bias(const Params& p, Schedule& schedule, int most)
+{
+    if (p.bias.data == nullptr) {
+        return;
+    }
+    const bool over_heads = p.bias.head == 0, over_batches = p.bias.batch == 0;
+    const int sharing = (over_heads ? schedule.heads : 1) * (over_batches ? schedule.batches : 1);
+    schedule.batches_first = over_batches && !over_heads;
+    schedule.heads_together =
+        std::max(schedule.heads_together / sharing * sharing, std::clamp(sharing, 1, std::max(most, 1)));
+}
+
 /// Query blocks of all query heads, past which keys and values stream.
 Schedule query_schedule(const Params& p, const Gpu& gpu, int block_m)
 {
@@ -56,8 +70,9 @@ Schedule query_schedule(const Params& p, const Gpu& gpu, int block_m)
     schedule.batches = p.batch;
     schedule.descending = true;
     // A head's part of the keys and values that it shares.
-    schedule.heads_together =
-        has_band(p) ? heads_in_cache(p, gpu, std::int64_t{p.seqlen_k} * p.heads_kv / p.heads_q) : 1;
+    const int in_cache = heads_in_cache(p, gpu, std::int64_t{p.seqlen_k} * p.heads_kv / p.heads_q);
+    schedule.heads_together = has_band(p) ? in_cache : 1;
+    share_bias(p, schedule, in_cache);
     return schedule;
 }
 
@@ -187,7 +202,7 @@ std::int64_t place_scratch(const Params& p, void* workspace, BackwardScratch& sc
         scratch.turns = static_cast<int*>(take(4 * tiles));
         scratch.dq = static_cast<float*>(take(4 * tiles * Shape::dq_floats));
     }
-    if (Shape::repairs_lse && p.is_modified) { // where LSE is natural
+    if (Shape::repairs_lse && p.is_modified) { // for where LSE is natural
         scratch.residual = static_cast<float*>(take(4 * tiles * Shape::block_m));
     }
     return used;
@@ -216,6 +231,8 @@ int launch_once(const Params& p, void* workspace, cudaStream_t stream, const Gpu
     schedule.descending = has_band(p);
     // Without one, they all would begin with the first query block, and wait for one another to add to its dQ.
     schedule.rotates = !has_band(p) && !p.q.is_packed && 2 * schedule.blocks <= gpu.multiprocessors;
+    const int in_cache = heads_in_cache(p, gpu, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
+    share_bias(p, schedule, schedule.rotates ? std::min(in_cache, gpu.multiprocessors / schedule.blocks) : in_cache);
     using Memory = BackwardMemory<Shape>;
     constexpr auto kernel = &hopper_backward_kernel<Shape>;
     if (const cudaError_t status = allow_memory<Memory, kernel>(gpu.device); status != cudaSuccess) {
@@ -281,9 +298,9 @@ int launch_twice(const Params& p, void* workspace, cudaStream_t stream, const Gp
     place_scratch<Keys>(p, workspace, scratch);
     const Schedule queries = query_schedule(p, gpu, Queries::block_m);
     Schedule keys = key_schedule(p, Keys::block_n);
-    if (has_band(p)) {
-        keys.heads_together = heads_in_cache(p, gpu, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
-    }
+    const int in_cache = heads_in_cache(p, gpu, std::int64_t{p.seqlen_q} * p.heads_q / p.heads_kv);
+    keys.heads_together = has_band(p) ? in_cache : 1;
+    share_bias(p, keys, in_cache);
     launch_rows<Keys>(p, scratch, stream);
     query_kernel<<<persistent_blocks(queries, gpu), Queries::threads, shared_bytes<QueryMemory>, stream>>>(
         p, *query_maps, queries, scratch);
@@ -404,9 +421,9 @@ bool hopper_supports(Pass pass, const Params& p)
     }
     // The wide kernels, and other machines', sum P∘dP before they compute dK, and so correct D, which shows in a dbias
     // that is a sum over keys or queries, or float32. Of packed sequences the longest counts.
-    const bool is_whole_dbias = p.dbias.query != 0 && p.dbias.key != 0 && p.dbias.element != Element::float32;
+    const bool is_sum = p.dbias.query == 0 || p.dbias.key == 0;
     const bool may_keep_d =
-        (p.dbias.data == nullptr || is_whole_dbias) &&
+        (p.dbias.data == nullptr || (!is_sum && p.dbias.element != Element::float32)) &&
         offload::may_keep_delta(offload::band_of(p, {0, 0, p.seqlen_q, p.seqlen_k}), p.dsink != nullptr);
     return pass == Pass::backward_query && (is_wide(p) || may_keep_d) && is_whole(p.dout, extent_q(p, p.head_dim_v)) &&
            is_whole(p.dq, extent_q(p, p.head_dim)) && is_whole(p.dk, extent_k(p, p.head_dim)) &&

@@ -24,8 +24,9 @@ struct Report {
     /// cost 10 µs. A CUDA kernel runs on its device or its launch fails.
     bool on_device = false;
     bool tuned = false; ///< machine and tiling come from a table of `flashomp tune`
-    /// A result was not finite (Hidden keys, below), or CUDA's backward had an LSE of 4096 or more in size, which has
-    /// lost too much of a row's sum for kernels that do not repair it; with a stream always false.
+    /// A result was not finite (Hidden keys, below), or CUDA's backward with ALiBi or a bias, up to depth 128, had an
+    /// LSE of 4096 or more in size in a row whose gradient is not 0: it has lost too much of the row's sum for kernels
+    /// that do not repair it; with a stream always false.
     bool computed_twice = false;
     std::string note;                ///< why it ran there, when the caller left the choice open
     double seconds = 0.0;            ///< wall-clock of the call without validation; with a stream, of queueing it

@@ -67,7 +67,7 @@ void expect_standard_attention(const cost::Shape& shape)
 {
     if (!has_standard_attention(shape)) {
         throw NotBuilt(
-            "standard attention is not there for such shapes; those without _window, _softcap, _alibi, _bias, "
+            "standard attention is not there for such shapes; those without _window, _softcap, _alibi, _bias, _dbias, "
             "_dropout, _sink, _blocks, _varlen, _page, _float8 and _int8 are allowed.");
     }
 }

@@ -92,6 +92,8 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
     const auto d = static_cast<double>(shape.head_dim);
     const auto dv = static_cast<double>(shape.head_dim_v);
     const auto key_element = static_cast<double>(size_of(shape.cache_dtype.value_or(dtype)));
+    const double of_bias =
+        shape.dbias ? element * heads_q * static_cast<double>(shape.seqlen_q) * static_cast<double>(shape.seqlen_k) : 0;
     const double bias = shape.bias ? element * heads_q * counted_pairs(shape) / static_cast<double>(shape.batch) : 0;
     const double inputs =
         element * heads_q * seen_q * d + key_element * heads_kv * seen_k * (shape.latent ? d : d + dv) + bias;
@@ -99,7 +101,7 @@ Traffic least_traffic(const Shape& shape, DType dtype, bool backward)
         return {inputs, heads_q * rows_q * (output_element_bytes(dtype) * dv + statistic)};
     }
     return {inputs + heads_q * seen_q * (2 * element * dv + statistic),
-            element * (heads_q * rows_q * d + heads_kv * rows_k * (d + dv))};
+            element * (heads_q * rows_q * d + heads_kv * rows_k * (d + dv)) + of_bias};
 }
 
 Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
@@ -148,11 +150,16 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
                     heads_q * rows.streamed * (element * (d + dv) + statistics) + sums,
                 heads_kv * rows.resident * element * (d + dv) + sums};
     }
-    case Pass::backward_bias:
+    case Pass::backward_bias: {
+        // K and V of each tile; Q, dO, LSE, D and the residual, which mostly stay for the next; dbias.
+        const double streamed = rows.streamed * element * (d + dv);
+        return {heads_q * (rows.resident * (element * (d + dv) + 3 * statistic) + streamed),
+                static_cast<double>(size_of(problem.dbias.dtype)) * static_cast<double>(problem.dbias.elements())};
+    }
     case Pass::backward_sink:
         break;
     }
-    return {}; // a shape has neither
+    return {}; // a shape has none
 }
 
 namespace {
@@ -161,8 +168,8 @@ namespace {
 Traffic bias_traffic(const Problem& problem, const PassPlan& pass)
 {
     const Pass of = pass.launch.pass;
-    const bool has_scores =
-        of == Pass::forward || of == Pass::backward_query || of == Pass::backward_key || of == Pass::backward_once;
+    const bool has_scores = of == Pass::forward || of == Pass::backward_query || of == Pass::backward_key ||
+                            of == Pass::backward_once || of == Pass::backward_bias;
     if (!problem.options.bias || !has_scores) {
         return {};
     }

@@ -236,8 +236,9 @@ Problem as_computed(const Problem& problem, const Hardware& hardware)
     if (found != nullptr && found->choice != tuning::Choice{}) {
         computed.options.machine = found->choice.machine;
         computed.options.tiling = found->choice.tiling;
-        computed.is_tuned = can_plan(computed, hardware);
-        if (!computed.is_tuned) {
+        computed.is_tuned = true;
+        if (!can_plan(computed, hardware)) {
+            computed.is_tuned = false;
             computed.options.machine = Machine::automatic;
             computed.options.tiling = {};
         }

@@ -240,7 +240,7 @@ Launch hopper_launch(Pass pass, const Problem& problem, const Hardware& hardware
 {
     Launch launch;
     launch.pass = blocks.is_one_pass ? Pass::backward_once : pass;
-    launch.depth = problem.kernel_depth();
+    launch.depth = blocks.is_one_pass ? blocks.depth : problem.kernel_depth(); // of the sums of dQ
     launch.resident_rows = blocks.resident_rows;
     launch.stream_rows = blocks.stream_rows;
     launch.crew_threads = blocks.warps;
@@ -341,12 +341,15 @@ constexpr Kernel list[] = {
     },
 };
 
-/// The machine to look for on a GPU: of passes that a named one may lack, the plain machine has all.
+/// The machine to look for on a GPU: of passes that a named one may lack, the plain machine has all. That of a tuning
+/// table is none that the caller named.
 Machine wanted_on_gpu(Pass pass, const Problem& problem)
 {
     const Machine named = problem.options.machine;
     const bool is_float32 = problem.dtype == DType::float32;
-    if (pass == Pass::backward_bias && !is_float32 && (named == Machine::automatic || named == Machine::hopper)) {
+    const bool is_open =
+        named == Machine::automatic || named == Machine::hopper || (named == Machine::tensor && problem.is_tuned);
+    if (pass == Pass::backward_bias && !is_float32 && is_open) {
         return Machine::automatic; // CUDA's Hopper kernel, or else plain
     }
     // The passes of dbias, dK and dV take LSE with what that of dQ adds to it, so that probabilities sum to 1: those of

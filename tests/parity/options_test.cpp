@@ -220,7 +220,6 @@ TEST_P(OptionsParity, BiasOfTheLowestNumber)
             attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
             attention.options.bias = std::as_const(attention.bias).view();
             attention.options.scale = scale;
-            attention.wants_option_gradients = false;
             SCOPED_TRACE(::testing::Message() << "scale " << scale << ", head_dim " << depth);
             static_cast<void>(
                 attention.run(on_target(attention.options))); // may be computed twice: LSE has lost the sum
@@ -267,7 +266,8 @@ TEST_P(OptionsParity, GradientOfABiasOfManyTiles)
     for (const Case& each : cases) {
         for (const DType bias_dtype : {dtype(), DType::float32}) {
             ++seed;
-            if (!target_.is_device && (bias_dtype == DType::float32) == (seed % 4 < 2)) { // one each, to save time
+            const bool is_first = (seed - 1) / 2 % 2 == 0;
+            if (!target_.is_device && (bias_dtype == DType::float32) == is_first) { // one each, to save time
                 continue;
             }
             AttentionCase attention(each.shape, dtype(), seed);
@@ -297,12 +297,12 @@ TEST_P(OptionsParity, PaddedRowsOfTheLowestBias)
     }
     attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
     attention.options.bias = std::as_const(attention.bias).view();
-    attention.wants_option_gradients = false;
     const std::int64_t row_bytes = attention.dout.bytes() / 150;
     std::memset(static_cast<char*>(attention.dout.data()) + first_padded * row_bytes, 0,
                 (150 - first_padded) * row_bytes);
     const auto [first, second] = attention.run(on_target(attention.options));
-    if (second.machine == "hopper") {
+    if (first.machine == "hopper" && target_.backend == Backend::cuda) {
+        EXPECT_EQ(second.machine, "hopper");
         EXPECT_FALSE(second.computed_twice);
     }
     attention.expect_close();

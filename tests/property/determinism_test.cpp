@@ -91,6 +91,13 @@ TEST_P(Determinism, KeyBlocksThatTakeTurns)
         AttentionCase biased({1, 8, 4, 1500, 1304, depth, depth}, DType::bfloat16, 44); // and dbias
         biased.add_bias();
         expect_same_bits_in_every_run(biased, biased.options, 4);
+        for (const std::array<bool, 4>& broadcast :
+             {std::array{true, true, false, false}, std::array{false, false, true, false},
+              std::array{true, false, false, true}}) {
+            AttentionCase summed({3, 4, 4, 500, 616, depth, depth}, DType::bfloat16, 45);
+            summed.add_bias(broadcast);
+            expect_same_bits_in_every_run(summed, summed.options, 3);
+        }
     }
 }
 
