@@ -18,8 +18,7 @@ struct Chosen {
     std::int64_t sequence = 0, head_kv = 0;
     std::vector<Span> rows; ///< whose o, LSE and dQ are wanted, of every query head of the group
     std::vector<Span> keys; ///< whose dK and dV are wanted
-    bool has_dbias =
-        false; ///< dbias of the rows is wanted: the bias has all rows and keys, and no other sequence reads it
+    bool has_dbias = false; ///< of the rows: the bias has all rows and keys, and no other sequence reads it
 };
 
 /// Values of a Chosen, contiguous, one entry for each of its spans. dq, dk and dv are there for a backward problem
