@@ -47,8 +47,8 @@ bool has_band(const Params& p)
     return p.causal != offload::Alignment::none || is_limit(p.window_left) || is_limit(p.window_right);
 }
 
-/// Has the heads come together that read the same bias, at most so many: from main memory it would take longer than
-/// everything else of a call.
+/// Has the heads come together that read the same bias, at most so many: it is longer than their keys and values, and
+/// the L2 cache then has it for all but the first.
 void share_bias(const Params& p, Schedule& schedule, int most)
 {
     if (p.bias.data == nullptr) {
