@@ -111,9 +111,7 @@ SAME_KERNELS = {
     ("offload/launch/launch.hpp", "827c83f91baf", "df6aea5dd409"),
     ("src/plan/launches.cpp", "ac740f4d10df", "a0f4f7f451c4"),
     ("src/plan/machines.cpp", "d147b6449f62", "ccd41bb70c26"),
-    ("src/plan/plan.cpp", "75eefe137af4", "6ee24a499c5a"),
     ("src/plan/plan.cpp", "8213520c1b3a", "6ee24a499c5a"),
-    ("src/plan/registry.cpp", "736b456755c6", "0b3ffb201612"),
 }
 
 # Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json (bench/same_plans.py), and none on

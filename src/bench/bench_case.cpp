@@ -251,20 +251,29 @@ void BenchCase::make_outputs(bool backward)
     }
 }
 
-void BenchCase::poison_outputs(bool backward)
+std::vector<PlacedTensor*> BenchCase::outputs(bool backward) const
 {
+    std::vector<PlacedTensor*> all;
     for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_, &dbias_} : std::vector{&o_, &lse_}) {
         if (*tensor) {
-            (*tensor)->poison();
+            all.push_back(tensor->get());
         }
+    }
+    return all;
+}
+
+void BenchCase::poison_outputs(bool backward)
+{
+    for (PlacedTensor* const tensor : outputs(backward)) {
+        tensor->poison();
     }
 }
 
 std::int64_t BenchCase::output_bytes(bool backward)
 {
     std::int64_t bytes = 0;
-    for (const Tensor* tensor : backward ? std::vector{&dq_, &dk_, &dv_, &dbias_} : std::vector{&o_, &lse_}) {
-        bytes += *tensor ? (*tensor)->host().bytes() : 0;
+    for (PlacedTensor* const tensor : outputs(backward)) {
+        bytes += tensor->host().bytes();
     }
     return bytes;
 }

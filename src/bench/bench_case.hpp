@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace flashomp::bench {
 
@@ -101,6 +102,9 @@ private:
 
     /// v: a tensor of its own, or columns of the keys.
     [[nodiscard]] ConstTensorView values(ConstTensorView keys, const TensorView& own) const;
+
+    /// Those of the direction that are there.
+    [[nodiscard]] std::vector<PlacedTensor*> outputs(bool backward) const;
 
     [[nodiscard]] io::Shape rows_shape(bool keys, std::int64_t heads, std::int64_t depth) const;
 

@@ -24,6 +24,23 @@ protected:
     {
         return {{2, 4, 2, 53, 71, 32, 24}, dtype(), seed};
     }
+
+    /// A bias for all sequences and heads, of q's dtype: the lowest number where is_lowest(i, j), else 0.
+    template <class IsLowest>
+    static void add_lowest_bias(AttentionCase& attention, const IsLowest& is_lowest)
+    {
+        const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
+        const Shape& shape = attention.shape();
+        HostTensor bias(DType::float32, {1, 1, shape.seqlen_q, shape.seqlen_k});
+        auto* const values = static_cast<float*>(bias.data());
+        for (std::int64_t i = 0; i < shape.seqlen_q; ++i) {
+            for (std::int64_t j = 0; j < shape.seqlen_k; ++j) {
+                values[i * shape.seqlen_k + j] = is_lowest(i, j) ? lowest : 0.0F;
+            }
+        }
+        attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
+        attention.options.bias = std::as_const(attention.bias).view();
+    }
 };
 
 INSTANTIATE_TEST_SUITE_P(Machines, OptionsParity, parity_params(), parity_name);
@@ -206,19 +223,10 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
 /// alike.
 TEST_P(OptionsParity, BiasOfTheLowestNumber)
 {
-    const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
     for (const double scale : {0.125, 1.0}) {
         for (const std::int64_t depth : {64, 128, 256}) {
             AttentionCase attention({1, 2, 1, 128, 304, depth, depth}, dtype(), 295);
-            HostTensor bias(DType::float32, {1, 1, 128, 304});
-            auto* const values = static_cast<float*>(bias.data());
-            for (std::int64_t i = 0; i < 128; ++i) {
-                for (std::int64_t j = 0; j < 304; ++j) {
-                    values[i * 304 + j] = i == 5 || j > 150 + i ? lowest : 0.0F;
-                }
-            }
-            attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
-            attention.options.bias = std::as_const(attention.bias).view();
+            add_lowest_bias(attention, [](std::int64_t i, std::int64_t j) { return i == 5 || j > 150 + i; });
             attention.options.scale = scale;
             SCOPED_TRACE(::testing::Message() << "scale " << scale << ", head_dim " << depth);
             static_cast<void>(
@@ -288,15 +296,8 @@ TEST_P(OptionsParity, GradientOfABiasOfManyTiles)
 TEST_P(OptionsParity, PaddedRowsOfTheLowestBias)
 {
     AttentionCase attention({1, 2, 1, 150, 304, 128, 128}, dtype(), 345);
-    HostTensor bias(DType::float32, {1, 1, 150, 304});
-    auto* const values = static_cast<float*>(bias.data());
     constexpr std::int64_t first_padded = 130;
-    const float lowest = dtype() == DType::float16 ? -65504.0F : -3.38e38F; // and bfloat16's, nearly
-    for (std::int64_t at = 0; at < bias.elements(); ++at) {
-        values[at] = at / 304 >= first_padded ? lowest : 0.0F;
-    }
-    attention.bias = dtype() == DType::float32 ? std::move(bias) : io::converted(bias, dtype());
-    attention.options.bias = std::as_const(attention.bias).view();
+    add_lowest_bias(attention, [](std::int64_t i, std::int64_t) { return i >= first_padded; });
     const std::int64_t row_bytes = attention.dout.bytes() / 150;
     std::memset(static_cast<char*>(attention.dout.data()) + first_padded * row_bytes, 0,
                 (150 - first_padded) * row_bytes);
