@@ -298,9 +298,9 @@ TEST_P(OptionsParity, PaddedRowsOfTheLowestBias)
     AttentionCase attention({1, 2, 1, 150, 304, 128, 128}, dtype(), 345);
     constexpr std::int64_t first_padded = 130;
     add_lowest_bias(attention, [](std::int64_t i, std::int64_t) { return i >= first_padded; });
-    const std::int64_t row_bytes = attention.dout.bytes() / 150;
-    std::memset(static_cast<char*>(attention.dout.data()) + first_padded * row_bytes, 0,
-                (150 - first_padded) * row_bytes);
+    const std::int64_t read_bytes = attention.dout.bytes() / 150 * first_padded;
+    std::memset(static_cast<char*>(attention.dout.data()) + read_bytes, 0,
+                static_cast<std::size_t>(attention.dout.bytes() - read_bytes));
     const auto [first, second] = attention.run(on_target(attention.options));
     if (first.machine == "hopper" && target_.backend == Backend::cuda) {
         EXPECT_EQ(second.machine, "hopper");
