@@ -1,6 +1,8 @@
 // The same functions in builds without CUDA (FLASHOMP_BACKEND=openmp): there is no device, so nobody calls the rest.
 #include "append_kernels.hpp"
+#include "bias_kernels.hpp"
 #include "elements_kernels.hpp"
+#include "few_kernels.hpp"
 #include "hopper_kernels.hpp"
 #include "kernels.hpp"
 #include "runtime.hpp"
@@ -177,6 +179,41 @@ int run_float8(const StreamCall&)
 }
 
 int run_hopper(const StreamCall&)
+{
+    return not_built;
+}
+
+bool bias_supports(const offload::Params&)
+{
+    return false;
+}
+
+HopperBlocks bias_blocks(const offload::Params&)
+{
+    return {};
+}
+
+int run_bias(const StreamCall&)
+{
+    return not_built;
+}
+
+bool few_supports(const offload::Params&)
+{
+    return false;
+}
+
+std::int64_t few_workspace_bytes(const offload::Params&, int)
+{
+    return 0;
+}
+
+HopperBlocks few_blocks(const offload::Params&, int)
+{
+    return {};
+}
+
+int run_few(const StreamCall&)
 {
     return not_built;
 }

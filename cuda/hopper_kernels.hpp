@@ -10,7 +10,7 @@ namespace flashomp::cuda {
 
 /// Whether the Hopper kernels do this pass: element type, depths, options, strides. The launch of backward_query does
 /// the whole of dq, dk and dv: in one kernel up to depth 128 (HopperBlocks::is_one_pass), beyond it in two, the second
-/// of which is the pass backward_key, whose own launch does nothing. backward_bias is a kernel of its own.
+/// of which is the pass backward_key, whose own launch does nothing. The pass backward_bias is bias_kernels.hpp's.
 bool hopper_supports(offload::Pass pass, const offload::Params& params);
 
 /// Bytes of device workspace that the pass needs.

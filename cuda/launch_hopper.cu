@@ -4,7 +4,6 @@
 #include "backward_hopper.cuh"
 #include "backward_wide_key.cuh"
 #include "backward_wide_query.cuh"
-#include "bias_kernels.hpp"
 #include "forward_hopper.cuh"
 #include "hopper_launch.cuh"
 
@@ -403,9 +402,6 @@ int run_float8(const StreamCall& call)
 
 bool hopper_supports(Pass pass, const Params& p)
 {
-    if (pass == Pass::backward_bias) {
-        return bias_supports(p);
-    }
     const bool is_16_bit = p.element == Element::bfloat16 || p.element == Element::float16;
     if (!is_16_bit || !can_bring(p, 2)) {
         return false;
@@ -435,9 +431,6 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
     if (pass == Pass::forward) {
         return counter_bytes;
     }
-    if (pass == Pass::backward_bias) {
-        return 0;
-    }
     return for_backward_shape(params, [&](auto shape) {
         BackwardScratch scratch;
         return place_scratch<decltype(shape)>(params, nullptr, scratch);
@@ -446,9 +439,6 @@ std::int64_t hopper_workspace_bytes(Pass pass, const Params& params)
 
 HopperBlocks hopper_blocks(Pass pass, const Params& params)
 {
-    if (pass == Pass::backward_bias) {
-        return bias_blocks(params);
-    }
     return pass == Pass::forward
                ? for_forward_shape(params, [](auto shape) { return blocks_of(shape); })
                : for_backward_shape(params, [pass](auto shape) { return backward_blocks(pass, shape); });
@@ -462,9 +452,6 @@ int run_hopper(const StreamCall& call)
             return launch_forward<decltype(shape)>(call.params, static_cast<unsigned*>(call.workspace), stream,
                                                    call.gpu);
         });
-    }
-    if (call.launch.pass == Pass::backward_bias) {
-        return run_bias(call);
     }
     if (call.launch.pass == Pass::backward_key) {
         return cudaSuccess; // launched after dQ, whose row statistics it reads

@@ -9,6 +9,8 @@
 
 #include "algorithm/pair_mask.hpp"
 
+#include "cuda/bias_kernels.hpp"
+#include "cuda/few_kernels.hpp"
 #include "cuda/kernels.hpp"
 
 #include "flashomp/error.hpp"
@@ -197,11 +199,9 @@ bool waits_for_turns(Pass pass, const Problem& problem, const Hardware& hardware
            cuda::hopper_blocks(pass, described_params(problem, hardware)).is_one_pass;
 }
 
-std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+/// What CUDA's kernels with a schedule of their own have in common.
+std::string own_schedule_obstacle(const Problem& problem)
 {
-    if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
-        return "the GPU has compute capability 9.0";
-    }
     if (!has_results_like_q(problem)) {
         return "results have q's dtype";
     }
@@ -211,14 +211,28 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
     if (is_tiled(problem.options.tiling)) {
         return untiled;
     }
-    if (has_pair_mask(problem.options)) {
-        return unmasked;
+    return has_pair_mask(problem.options) ? unmasked : "";
+}
+
+/// The same of those for Hopper.
+std::string cuda_sm_90_obstacle(const Problem& problem, const Hardware& hardware)
+{
+    return hardware.gpu.matrix_units != MatrixUnits::warpgroup ? "the GPU has compute capability 9.0"
+                                                               : own_schedule_obstacle(problem);
+}
+
+constexpr const char* has_no_kernel = "there is a kernel for the dtype, head dims, options, strides and alignment";
+
+std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (std::string obstacle = cuda_sm_90_obstacle(problem, hardware); !obstacle.empty()) {
+        return obstacle;
     }
     if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
         return more_queries;
     }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
-        return "there is a kernel for the dtype, head dims, options, strides and alignment";
+        return has_no_kernel;
     }
     // Nobody else is refused what only takes longer.
     const bool is_open = problem.options.machine == Machine::automatic;
@@ -226,6 +240,23 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
         return "there are more queries, or fewer keys";
     }
     return is_open && waits_for_turns(pass, problem, hardware) ? more_queries : "";
+}
+
+std::string cuda_bias_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = cuda_sm_90_obstacle(problem, hardware);
+    const bool is_there =
+        pass == Pass::backward_bias && obstacle.empty() && cuda::bias_supports(described_params(problem, hardware));
+    return is_there || !obstacle.empty() ? obstacle : has_no_kernel;
+}
+
+std::string cuda_few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = own_schedule_obstacle(problem);
+    const bool has_units = hardware.gpu.major == 0 || hardware.gpu.matrix_units != MatrixUnits::none;
+    const bool is_there = has_units && pass == Pass::backward_query && obstacle.empty() &&
+                          cuda::few_supports(described_params(problem, hardware));
+    return is_there || !obstacle.empty() ? obstacle : "backward has few queries, and its kernel the dtype and options";
 }
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -236,7 +267,7 @@ std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardwa
     return is_there ? "" : "there is a kernel of 8 bits";
 }
 
-Launch hopper_launch(Pass pass, const Problem& problem, const Hardware& hardware, const cuda::HopperBlocks& blocks)
+Launch own_launch(Pass pass, const Problem& problem, const Hardware& hardware, const cuda::HopperBlocks& blocks)
 {
     Launch launch;
     launch.pass = blocks.is_one_pass ? Pass::backward_once : pass;
@@ -256,7 +287,7 @@ constexpr Kernel cuda_float8{
     .obstacle = cuda_float8_obstacle,
     .launch =
         [](Pass pass, const Problem& problem, const Hardware& hardware) {
-            return hopper_launch(pass, problem, hardware, cuda::float8_blocks(described_params(problem, hardware)));
+            return own_launch(pass, problem, hardware, cuda::float8_blocks(described_params(problem, hardware)));
         },
     .workspace_bytes =
         [](Pass /*pass*/, const Problem& problem, const Hardware& hardware) {
@@ -271,14 +302,45 @@ constexpr Kernel cuda_float8{
 
 constexpr Kernel list[] = {
     {
+        .name = "cuda, few queries",
+        .backend = Backend::cuda,
+        .machine = Machine::tensor,
+        .obstacle = cuda_few_obstacle,
+        .launch =
+            [](Pass pass, const Problem& problem, const Hardware& hardware) {
+                return own_launch(pass, problem, hardware,
+                                  cuda::few_blocks(described_params(problem, hardware), hardware.gpu.multiprocessors));
+            },
+        .workspace_bytes =
+            [](Pass /*pass*/, const Problem& problem, const Hardware& hardware) {
+                return cuda::few_workspace_bytes(described_params(problem, hardware), hardware.gpu.multiprocessors);
+            },
+        .takes_parts_of_keys = false,
+        .reads_units = false,
+        .run_on_stream = cuda::run_few,
+    },
+    {
+        .name = "cuda hopper, dbias",
+        .backend = Backend::cuda,
+        .machine = Machine::hopper,
+        .obstacle = cuda_bias_obstacle,
+        .launch =
+            [](Pass pass, const Problem& problem, const Hardware& hardware) {
+                return own_launch(pass, problem, hardware, cuda::bias_blocks(described_params(problem, hardware)));
+            },
+        .takes_parts_of_keys = false,
+        .reads_units = false,
+        .run_on_stream = cuda::run_bias,
+    },
+    {
         .name = "cuda hopper",
         .backend = Backend::cuda,
         .machine = Machine::hopper,
         .obstacle = cuda_hopper_obstacle,
         .launch =
             [](Pass pass, const Problem& problem, const Hardware& hardware) {
-                return hopper_launch(pass, problem, hardware,
-                                     cuda::hopper_blocks(pass, described_params(problem, hardware)));
+                return own_launch(pass, problem, hardware,
+                                  cuda::hopper_blocks(pass, described_params(problem, hardware)));
             },
         .workspace_bytes =
             [](Pass pass, const Problem& problem, const Hardware& hardware) {
@@ -454,10 +516,9 @@ const Kernel& kernel_for(Pass pass, const Problem& problem, const Hardware& hard
         if (obstacle.empty()) {
             return kernel;
         }
-        if (wanted != Machine::automatic) {
-            throw Error(
-                fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
-        }
+    }
+    if (wanted != Machine::automatic) { // of several kernels the obstacle of the last, which has the most options
+        throw Error(fmt::format("machine was {}, which is allowed only where {}.", tuning::word_of(wanted), obstacle));
     }
     // The plain machine and the host's run every other call: the last obstacle is that of the plain one.
     throw Error(fmt::format("no kernel runs the call on the GPU, which is allowed only where {}.", obstacle));

@@ -219,6 +219,62 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
     }
 }
 
+/// What CUDA's kernel of few queries takes: at most 32 queries of a key head's group, or 16 of large depths, that see
+/// 256 keys and more; and one query more.
+TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
+{
+    using Change = void (*)(AttentionCase&);
+    struct Case {
+        Shape shape;
+        Change change = [](AttentionCase&) {};
+    };
+    const Case cases[] = {
+        {{2, 4, 1, 1, 1024, 128, 128}},
+        {{1, 8, 8, 1, 257, 64, 64}},
+        {{1, 4, 2, 4, 3001, 128, 96}},
+        {{1, 8, 1, 4, 700, 64, 48}},    // 32 rows
+        {{1, 11, 1, 3, 700, 128, 128}}, // 33
+        {{2, 6, 2, 5, 530, 120, 128}},
+        {{1, 4, 4, 16, 515, 256, 256}},
+        {{1, 4, 2, 4, 900, 192, 128}},
+        {{1, 2, 1, 9, 900, 200, 250}}, // 18 rows
+        {{1, 3, 1, 2, 400, 33, 57}},   // rows that no 16-byte copy can read
+        {{1, 4, 2, 6, 1000, 128, 128}, [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }},
+        {{2, 4, 1, 7, 1300, 64, 64},
+         [](AttentionCase& c) {
+             c.options.window = {600, 5};
+         }},
+        {{1, 4, 2, 3, 2500, 128, 128},
+         [](AttentionCase& c) {
+             c.options.window = {300, 0};
+         }}, // most keys unseen
+        {{2, 4, 1, 3, 600, 128, 128}, [](AttentionCase& c) { c.add_key_padding(); }},
+        {{2, 2, 1, 4, 600, 256, 256},
+         [](AttentionCase& c) {
+             c.add_key_padding();
+             c.options.causal = Causal::bottom_right;
+         }},
+        {{1, 4, 2, 2, 800, 64, 64},
+         [](AttentionCase& c) {
+             c.add_sink();
+             c.wants_option_gradients = false;
+         }},
+        {{1, 4, 2, 2, 800, 128, 128}, [](AttentionCase& c) { c.add_sink(); }}, // and its gradient
+    };
+    std::uint64_t seed = 300;
+    for (const Case& each : cases) {
+        AttentionCase attention(each.shape, dtype(), ++seed);
+        each.change(attention);
+        SCOPED_TRACE(::testing::Message() << "seed " << seed << ": " << attention.shape());
+        check(attention);
+    }
+    for (const std::int64_t depth : {64, 128, 256}) {
+        AttentionCase packed({0, 4, 2, 0, 0, depth, depth}, {{1, 0, 8, 3}, {310, 300, 700, 0}}, dtype(), 320);
+        packed.options.causal = Causal::bottom_right;
+        check(packed);
+    }
+}
+
 /// As masks are often made: the lowest number, which hides nothing by itself. A row that has nothing else sees all keys
 /// alike.
 TEST_P(OptionsParity, BiasOfTheLowestNumber)

@@ -266,6 +266,17 @@ TEST_P(Determinism, PartsOfTheKeysOfFewQueries)
     }
 }
 
+// Crews with parts of the keys, whose sums the last one adds up.
+TEST_P(Determinism, GradientsOfFewQueries)
+{
+    for (const Shape& size : {Shape{2, 4, 2, 3, 5000, 64, 64}, Shape{1, 8, 2, 8, 3000, 128, 128},
+                              Shape{3, 4, 4, 16, 1000, 256, 256}, Shape{40, 8, 8, 1, 600, 128, 128}}) {
+        SCOPED_TRACE(size.seqlen_k);
+        AttentionCase attention(size, DType::bfloat16, 46);
+        expect_same_bits_in_every_run(attention, causal(), target_.is_device ? 20 : 3);
+    }
+}
+
 TEST_P(Determinism, CallsFromTwoThreadsAtOnce)
 {
     AttentionCase attention(shape, DType::float32, 33);

@@ -153,6 +153,18 @@ TEST_P(HiddenKeys, AQueryAgainstAPaddedCacheSeesNothingOfThePadding)
     expect_all_finite(attention.dq, "dq");
 }
 
+TEST_P(HiddenKeys, FewQueriesSeeNothingOfThePadding)
+{
+    for (const std::int64_t depth : {64, 128, 256}) {
+        AttentionCase attention({2, 4, 2, 3, 700, depth, depth}, dtype(), 2310);
+        const auto is_hidden = [](std::int64_t j) { return j >= 555 || j % 100 == 5; };
+        pad(attention, is_hidden);
+        spoil(attention, 1, is_hidden);
+        fill_row(attention.dout, 0, 1, nan); // a row's gradient reaches its keys and no other row
+        check(attention);
+    }
+}
+
 TEST_P(HiddenKeys, AKeyReachesOnlyTheRowsThatSeeIt)
 {
     for (const Causal causal : {Causal::top_left, Causal::bottom_right}) {

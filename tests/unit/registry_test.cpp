@@ -263,9 +263,9 @@ TEST(Registry, CudasHopperKernelsAreInThePlan)
         GTEST_SKIP() << "this build has no CUDA backend";
     }
     const auto of = [](const char* shape, bool backward) { return machines("h200", Backend::cuda, shape, backward); };
-    EXPECT_EQ(of("b1_h8kv2_n1x16384_d128", false), "tensor"); // parts of the keys
-    EXPECT_EQ(of("b16_h32kv8_n1x4096_d128", true), "tensor"); // key blocks would wait for each other
-    EXPECT_EQ(of("b16_h32kv8_n1x2048_d128", true), "hopper");
+    EXPECT_EQ(of("b1_h8kv2_n1x16384_d128", false), "tensor");  // parts of the keys
+    EXPECT_EQ(of("b16_h32kv8_n64x4096_d128", true), "tensor"); // key blocks would wait for each other
+    EXPECT_EQ(of("b16_h32kv8_n64x2048_d128", true), "hopper");
     EXPECT_EQ(of("b16_h32kv8_n256x4096_d128", true), "hopper");
     EXPECT_EQ(of("b1_h4_n100_d128", true), "tensor");   // few keys: D is to be corrected
     EXPECT_EQ(of("b1_h4_n100_d256", true), "hopper");   // where the wide kernels do so
@@ -294,6 +294,37 @@ TEST(Registry, CudasHopperKernelsAreInThePlan)
     EXPECT_EQ(plan(problem, h200).machine_name, "tensor");
     problem.dq.data = memory;
     EXPECT_EQ(plan(problem, h200).machine_name, "hopper");
+}
+
+TEST(Registry, CudaHasAKernelForGradientsOfFewQueries)
+{
+    if (!cuda::is_built()) {
+        GTEST_SKIP() << "this build has no CUDA backend";
+    }
+    for (const char* const device : {"a100", "h200"}) {
+        const auto has_it = [&](const char* shape, DType dtype = DType::bfloat16,
+                                Machine machine = Machine::automatic) {
+            Options options;
+            options.backend = Backend::cuda;
+            options.machine = machine;
+            const Plan decided = plan(cost::problem_of(cost::parse_shape(shape), dtype, true, options),
+                                      place_on(*find_known_device(device), options).hardware);
+            return decided.passes.front().kernel->name == "cuda, few queries" && decided.passes.size() == 1;
+        };
+        for (const char* const shape :
+             {"b1_h32kv8_n1x1024_d128", "b16_h32kv8_n1x65536_d128", "b1_h8kv1_n4x300_d64", "b2_h4_n16x500_d256",
+              "b1_h32_n32x512_d96", "b1_h4kv2_n8x4096_d192v128_causal", "b1_h8kv2_n1x4096_d128_sink"}) {
+            EXPECT_TRUE(has_it(shape)) << device << ' ' << shape;
+            EXPECT_TRUE(has_it(shape, DType::float16, Machine::tensor)) << device << ' ' << shape;
+        }
+        for (const char* const shape :
+             {"b1_h11kv1_n3x1024_d128", "b1_h17kv1_n1x1024_d256", "b1_h8_n1x255_d128", "b1_h8_n1x1024_d257",
+              "b1_h8_n1x1024_d128_softcap50", "b1_h8_n1x4096_d128_blocks50"}) {
+            EXPECT_FALSE(has_it(shape)) << device << ' ' << shape;
+        }
+        EXPECT_FALSE(has_it("b1_h8_n1x1024_d128", DType::float32));
+        EXPECT_FALSE(has_it("b1_h8_n1x1024_d128", DType::bfloat16, Machine::plain));
+    }
 }
 
 TEST(Registry, MasksHaveKernelsOnTensorCores)
