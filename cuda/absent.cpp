@@ -198,21 +198,6 @@ int run_bias(const StreamCall&)
     return not_built;
 }
 
-bool few_supports(const offload::Params&)
-{
-    return false;
-}
-
-std::int64_t few_workspace_bytes(const offload::Params&, int)
-{
-    return 0;
-}
-
-HopperBlocks few_blocks(const offload::Params&, int)
-{
-    return {};
-}
-
 int run_few(const StreamCall&)
 {
     return not_built;

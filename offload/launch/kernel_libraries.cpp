@@ -54,6 +54,7 @@ enum class Library : std::size_t {
     visible_sliced,
     masked,
     masked_tensor,
+    few,
     hopper,
     hopper_wide
 };
@@ -67,11 +68,13 @@ const Entries& entries_of(Library library)
     };
     constexpr bool has_tensor = FLASHOMP_HAS_TENSOR != 0, has_hopper = FLASHOMP_HAS_HOPPER != 0;
     constexpr const char* run_it = "flashomp_run";
-    constexpr std::array files{File{"float32", run_it, has_tensor}, File{"wide", run_it, has_tensor},
-                               File{"latent", run_it, has_tensor},  File{"visible", run_it, has_tensor},
-                               File{"sliced", run_it, has_tensor},  File{"sliced", "flashomp_run_visible", has_tensor},
-                               File{"masked", run_it, has_tensor},  File{"masked_tensor", run_it, has_tensor},
-                               File{"hopper", run_it, has_hopper},  File{"hopper_wide", run_it, has_hopper}};
+    constexpr std::array files{
+        File{"float32", run_it, has_tensor},    File{"wide", run_it, has_tensor},
+        File{"latent", run_it, has_tensor},     File{"visible", run_it, has_tensor},
+        File{"sliced", run_it, has_tensor},     File{"sliced", "flashomp_run_visible", has_tensor},
+        File{"masked", run_it, has_tensor},     File{"masked_tensor", run_it, has_tensor},
+        File{"few", run_it, has_tensor},        File{"hopper", run_it, has_hopper},
+        File{"hopper_wide", run_it, has_hopper}};
     static std::array<std::once_flag, files.size()> asked;
     static std::array<Entries, files.size()> entries{};
     const auto i = static_cast<std::size_t>(library);
@@ -176,6 +179,16 @@ bool has_masked_tensor_machine()
 Ran run_masked_tensor(const Call& call, Call* there)
 {
     return run_in(Library::masked_tensor, call, there);
+}
+
+bool has_gradients_of_few_queries()
+{
+    return entries_of(Library::few).run != nullptr;
+}
+
+Ran run_few_queries(const Call& call, Call* there)
+{
+    return run_in(Library::few, call, there);
 }
 
 bool load_hopper_machine(int device)

@@ -158,6 +158,11 @@ Ran run_masked(const Call& call, Call* there);
 bool has_masked_tensor_machine();
 Ran run_masked_tensor(const Call& call, Call* there);
 
+/// Whether the kernels that compute all gradients of few queries are there (nvidia/few_queries.hpp): as the visible
+/// machine. And the pass.
+bool has_gradients_of_few_queries();
+Ran run_few_queries(const Call& call, Call* there);
+
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).
 Ran run_tensor(const Call& call, Call* there);
 

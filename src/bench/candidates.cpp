@@ -79,7 +79,7 @@ std::vector<Choice> device_candidates(const Problem& problem, const Hardware& ha
     const Plan automatic = plan_of(problem, {}, hardware);
     std::vector<Choice> all{{}};
     for (const Machine machine : {Machine::hopper, Machine::tensor, Machine::plain}) {
-        if (machine != Machine::hopper || !is_cuda) { // there automatic is the Hopper machine, where it has a kernel
+        if (machine != Machine::hopper || !is_cuda) { // there automatic is the Hopper machine, where that is faster
             all.push_back({machine, {}});
         }
     }

@@ -81,6 +81,16 @@ void print_work(const PlanFacts& facts)
     fmt::print("\n{}", kept.text());
 }
 
+/// Of a pass's blocks. Where few queries have all gradients computed at once, they stay and a crew's part of the keys
+/// streams past.
+std::string stay_and_stream(const PassPlan& pass)
+{
+    const offload::Launch& launch = pass.launch;
+    const bool is_of_few = launch.pass == offload::Pass::backward_once && pass.machine == Machine::tensor;
+    return is_of_few ? fmt::format("{} x {}", launch.stream_rows, launch.resident_rows)
+                     : fmt::format("{} x {}", launch.resident_rows, launch.stream_rows);
+}
+
 void print_blocks(const PlanFacts& facts)
 {
     Table table;
@@ -91,7 +101,7 @@ void print_blocks(const PlanFacts& facts)
             const offload::Launch& launch = pass.launch;
             table.add({pass_name(launch.pass),
                        cli::name_of(pass.machine) + std::string(direction.is_tuned ? " (tuned)" : ""),
-                       fmt::format("{} x {}", launch.resident_rows, launch.stream_rows), std::to_string(launch.crews),
+                       stay_and_stream(pass), std::to_string(launch.crews),
                        std::to_string(launch.crew_teams * launch.crew_threads),
                        launch.crew_floats > 0 ? bytes_text(4 * launch.crew_floats) : std::string("fixed when built"),
                        bytes(direction.pass_traffic[i].total())});

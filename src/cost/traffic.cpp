@@ -142,6 +142,16 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     case Pass::backward_end: // the sums of dQ; dQ
         return {heads_q * rows.resident * sum * pass.launch.depth, heads_q * rows.resident * element * d};
     case Pass::backward_once: {
+        if (pass.machine == Machine::tensor) {
+            // Of few queries: K and V; Q, dO, O and LSE for each part of the keys; dK, dV and dQ. Where there are
+            // parts, their sums of dQ are written and read.
+            const bool has_parts = pass.launch.resident_rows < problem.seqlen_k;
+            const double sums = has_parts ? heads_q * rows.streamed * sum * pass.launch.depth : 0;
+            const auto rows_q = static_cast<double>(problem.q.elements() / std::max<std::int64_t>(1, problem.head_dim));
+            return {heads_kv * rows.resident * element * (d + dv) +
+                        heads_q * rows.streamed * (element * (d + 2 * dv) + statistic) + sums,
+                    heads_kv * rows.resident * element * (d + dv) + rows_q * element * d + sums};
+        }
         // As backward_key, on a GPU with two statistics; and the sums of dQ are read and written for each block of
         // keys.
         const double sums = heads_q * rows.streamed * sum * (is_on_host ? d : pass.launch.depth);

@@ -1,5 +1,6 @@
 #include "registry.hpp"
 
+#include "gradients_of_few.hpp"
 #include "kernel_params.hpp"
 #include "launches.hpp"
 #include "machines.hpp"
@@ -66,14 +67,22 @@ std::string not_a_gpu(Pass /*pass*/, const Problem& /*problem*/, const Hardware&
 
 // --- tensor cores, from C++ that g++ and nvcc compile
 
-/// Of both backends: what a tensor machine has to find.
-std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+/// Of both backends.
+std::string gpu_obstacle(const Hardware& hardware)
 {
     if (!hardware.is_device) {
         return "the call runs on a GPU";
     }
-    if (hardware.gpu.major > 0 && hardware.gpu.matrix_units == MatrixUnits::none) {
-        return "the GPU has compute capability 8.0 or more";
+    return hardware.gpu.major > 0 && hardware.gpu.matrix_units == MatrixUnits::none
+               ? "the GPU has compute capability 8.0 or more"
+               : "";
+}
+
+/// The same: what a tensor machine has to find.
+std::string tensor_obstacle(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    if (std::string obstacle = gpu_obstacle(hardware); !obstacle.empty()) {
+        return obstacle;
     }
     if (is_tiled(problem.options.tiling)) {
         return untiled;
@@ -172,6 +181,23 @@ constexpr Kernel cuda_tensor{
         [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
 };
 
+// --- all gradients of few queries, from the same C++
+
+std::string few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = gpu_obstacle(hardware);
+    return obstacle.empty() ? obstacle_of_few(pass, problem, hardware) : obstacle;
+}
+
+std::string openmp_few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
+{
+    std::string obstacle = few_obstacle(pass, problem, hardware);
+    if (!obstacle.empty()) {
+        return obstacle;
+    }
+    return offload::has_gradients_of_few_queries() ? "" : "libflashomp_few is beside libflashomp";
+}
+
 // --- CUDA's kernels for Hopper, whose schedule is their own
 
 /// Whether the tensor kernel would cut the keys into parts, which these kernels do not have.
@@ -199,9 +225,12 @@ bool waits_for_turns(Pass pass, const Problem& problem, const Hardware& hardware
            cuda::hopper_blocks(pass, described_params(problem, hardware)).is_one_pass;
 }
 
-/// What CUDA's kernels with a schedule of their own have in common.
-std::string own_schedule_obstacle(const Problem& problem)
+/// What CUDA's kernels for Hopper have in common.
+std::string cuda_sm_90_obstacle(const Problem& problem, const Hardware& hardware)
 {
+    if (hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
+        return "the GPU has compute capability 9.0";
+    }
     if (!has_results_like_q(problem)) {
         return "results have q's dtype";
     }
@@ -212,13 +241,6 @@ std::string own_schedule_obstacle(const Problem& problem)
         return untiled;
     }
     return has_pair_mask(problem.options) ? unmasked : "";
-}
-
-/// The same of those for Hopper.
-std::string cuda_sm_90_obstacle(const Problem& problem, const Hardware& hardware)
-{
-    return hardware.gpu.matrix_units != MatrixUnits::warpgroup ? "the GPU has compute capability 9.0"
-                                                               : own_schedule_obstacle(problem);
 }
 
 constexpr const char* has_no_kernel = "there is a kernel for the dtype, head dims, options, strides and alignment";
@@ -248,15 +270,6 @@ std::string cuda_bias_obstacle(Pass pass, const Problem& problem, const Hardware
     const bool is_there =
         pass == Pass::backward_bias && obstacle.empty() && cuda::bias_supports(described_params(problem, hardware));
     return is_there || !obstacle.empty() ? obstacle : has_no_kernel;
-}
-
-std::string cuda_few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
-{
-    std::string obstacle = own_schedule_obstacle(problem);
-    const bool has_units = hardware.gpu.major == 0 || hardware.gpu.matrix_units != MatrixUnits::none;
-    const bool is_there = has_units && pass == Pass::backward_query && obstacle.empty() &&
-                          cuda::few_supports(described_params(problem, hardware));
-    return is_there || !obstacle.empty() ? obstacle : "backward has few queries, and its kernel the dtype and options";
 }
 
 std::string cuda_float8_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
@@ -302,18 +315,15 @@ constexpr Kernel cuda_float8{
 
 constexpr Kernel list[] = {
     {
-        .name = "cuda, few queries",
+        .name = "cuda, gradients of few queries",
         .backend = Backend::cuda,
         .machine = Machine::tensor,
-        .obstacle = cuda_few_obstacle,
-        .launch =
-            [](Pass pass, const Problem& problem, const Hardware& hardware) {
-                return own_launch(pass, problem, hardware,
-                                  cuda::few_blocks(described_params(problem, hardware), hardware.gpu.multiprocessors));
-            },
+        .obstacle = few_obstacle,
+        .launch = launch_of_few,
         .workspace_bytes =
-            [](Pass /*pass*/, const Problem& problem, const Hardware& hardware) {
-                return cuda::few_workspace_bytes(described_params(problem, hardware), hardware.gpu.multiprocessors);
+            [](Pass pass, const Problem& problem, const Hardware& hardware) {
+                const std::int64_t sums = bytes_of_few(pass, problem, hardware);
+                return sums > 0 ? cuda::few_counter_bytes(problem.batch * problem.heads_kv) + sums : 0;
             },
         .takes_parts_of_keys = false,
         .reads_units = false,
@@ -360,6 +370,17 @@ constexpr Kernel list[] = {
         .reads_caches = true,
         .run_on_stream =
             [](const cuda::StreamCall& call) { return cuda::run_plain(call.params, call.launch, call.stream); },
+    },
+    {
+        .name = "openmp, gradients of few queries",
+        .backend = Backend::openmp,
+        .machine = Machine::tensor,
+        .obstacle = openmp_few_obstacle,
+        .launch = launch_of_few,
+        .workspace_bytes = bytes_of_few,
+        .takes_parts_of_keys = false,
+        .reads_units = false,
+        .run_region = offload::run_few_queries,
     },
     {
         .name = "openmp hopper",

@@ -219,7 +219,7 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
     }
 }
 
-/// What CUDA's kernel of few queries takes: at most 32 queries of a key head's group, or 16 of large depths, that see
+/// What the kernels of few queries take: at most 32 queries of a key head's group, or 16 of large depths, that see
 /// 256 keys and more; and one query more.
 TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
 {
@@ -239,7 +239,14 @@ TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
         {{1, 4, 2, 4, 900, 192, 128}},
         {{1, 2, 1, 9, 900, 200, 250}}, // 18 rows
         {{1, 3, 1, 2, 400, 33, 57}},   // rows that no 16-byte copy can read
-        {{1, 4, 2, 6, 1000, 128, 128}, [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }},
+        {{1, 4, 2, 8, 1000, 128, 128}, [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }}, // 16 rows
+        {{1, 4, 2, 3, 600, 64, 64}, // a shard of the queries
+         [](AttentionCase& c) {
+             c.options.causal = Causal::bottom_right;
+             c.options.positions_q = {600, {{{500, 3}, {}}}};
+             c.options.positions_k = {600, {{{0, 600}, {}}}};
+         }},
+        {{1, 2, 2, 0, 600, 64, 64}},
         {{2, 4, 1, 7, 1300, 64, 64},
          [](AttentionCase& c) {
              c.options.window = {600, 5};
@@ -272,7 +279,11 @@ TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
         AttentionCase packed({0, 4, 2, 0, 0, depth, depth}, {{1, 0, 8, 3}, {310, 300, 700, 0}}, dtype(), 320);
         packed.options.causal = Causal::bottom_right;
         check(packed);
+        AttentionCase short_ones({0, 4, 2, 0, 0, depth, depth}, {{1, 1, 1}, {300, 3, 2}}, dtype(), 321);
+        check(short_ones);
     }
+    AttentionCase without_queries({0, 4, 2, 0, 0, 64, 64}, {{0, 0}, {310, 300}}, dtype(), 322);
+    check(without_queries);
 }
 
 /// As masks are often made: the lowest number, which hides nothing by itself. A row that has nothing else sees all keys

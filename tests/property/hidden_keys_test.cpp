@@ -159,6 +159,15 @@ TEST_P(HiddenKeys, FewQueriesSeeNothingOfThePadding)
         AttentionCase attention({2, 4, 2, 3, 700, depth, depth}, dtype(), 2310);
         const auto is_hidden = [](std::int64_t j) { return j >= 555 || j % 100 == 5; };
         pad(attention, is_hidden);
+        AttentionCase large(attention.shape(), dtype(), 2311); // so that nothing is computed twice
+        pad(large, is_hidden);
+        for (std::int64_t j = 0; j < 700; ++j) {
+            if (is_hidden(j)) {
+                fill_row(large.k, 0, j, 100.0F);
+                fill_row(large.v, 1, j, 1000.0F);
+            }
+        }
+        check(large);
         spoil(attention, 1, is_hidden);
         fill_row(attention.dout, 0, 1, nan); // a row's gradient reaches its keys and no other row
         check(attention);
