@@ -54,12 +54,14 @@ std::int64_t parts_of_few(const FewQueriesShape& shape, const Problem& problem, 
     return std::clamp<std::int64_t>(std::min(wanted, rounds), 1, most);
 }
 
-/// Whether D from an O that was rounded will do, in each sequence.
+/// Whether D from an O that was rounded will do, in each sequence. dsink is a sum of D, which the pass keeps to itself.
 bool may_keep_delta(const Problem& problem)
 {
+    if (problem.dsink) {
+        return false;
+    }
     const auto in = [&](std::int64_t q_len, std::int64_t k_len) {
-        return offload::may_keep_delta(band_of(problem, static_cast<int>(q_len), static_cast<int>(k_len)),
-                                       bool{problem.dsink});
+        return offload::may_keep_delta(band_of(problem, static_cast<int>(q_len), static_cast<int>(k_len)), false);
     };
     if (problem.starts_q.empty()) {
         return in(problem.seqlen_q, problem.seqlen_k);

@@ -328,6 +328,18 @@ TEST(Registry, GradientsOfFewQueriesHaveAKernelOfTheirOwn)
                   "b1_h8_n1x1024_d128_softcap50", "b1_h8_n1x4096_d128_blocks50"}) {
                 EXPECT_FALSE(has_it(shape)) << device << ' ' << shape;
             }
+            for (const std::int64_t keys : {4096, 0}) { // dsink is a sum of D
+                Options options;
+                options.backend = backend;
+                Problem with_sink =
+                    cost::problem_of(cost::parse_shape("b1_h8kv2_n1x4096_d128"), DType::bfloat16, true, options);
+                with_sink.dsink = TensorView::contiguous(nullptr, DType::float32, {8});
+                if (keys == 0) {
+                    with_sink.starts_q = with_sink.starts_k = {0, 0};
+                }
+                EXPECT_EQ(plan(with_sink, place_on(*find_known_device(device), options).hardware).passes.size(), 3U)
+                    << keys;
+            }
             EXPECT_FALSE(has_it("b1_h8_n1x1024_d128", DType::float32));
             EXPECT_FALSE(has_it("b1_h8_n1x1024_d128", DType::bfloat16, Machine::plain));
         }
