@@ -40,7 +40,8 @@ CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cm
     "offload/launch/keys.hpp", "offload/launch/tensor_shapes.hpp") + tuple(f"offload/nvidia/{name}.hpp" for name in (
         "latent_machine", "masked_tensor_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 # Of its few queries, whose parts the kernel merges.
-CUDA_PARTS = ("offload/launch/parts.hpp",) + tuple(f"offload/nvidia/{name}.hpp" for name in ("lanes", "last_crew", "merge_splits"))
+CUDA_PARTS = ("offload/launch/parts.hpp", "offload/launch/few_queries_shapes.hpp") + tuple(
+    f"offload/nvidia/{name}.hpp" for name in ("few_queries", "few_queries_tile", "lanes", "last_crew", "merge_splits"))
 SMALL_CALLS = ("src/api/", ":(exclude)src/api/append.cpp")  # checks of arguments, which take microseconds
 PYTHON = ("python/flashomp/", "python/src/")
 
@@ -75,12 +76,14 @@ CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
 
 # Changes of code that the CUDA backend shares or has, which give it the same kernels (bench/same_kernels.py) and the same plans
 # (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. Those of cuda/ added kernels of modified
-# scores and of dbias. Of the 365 kernels of 21916f7 351 are the same, and 14 of the forward pass have as many
+# scores, of dbias and of few queries. Of the 365 kernels of 21916f7 351 are the same, and 14 of the forward pass have as many
 # instructions of each kind in another order (--counts). Four of these (bfloat16, head_dim 64, 128 and 256) are in h200-cuda-modified.json of
 # 3fdbfbe with scores as they are, at 0.96 to 1.00 of the times in h200-cuda.json, on another card; the others were not measured. File,
 # digests (digest_of()) before and after; None: there was no such file.
 SAME_KERNELS = {
-    ("cuda/CMakeLists.txt", "01eece2b2958", "d117205faed6"),
+    ("cuda/CMakeLists.txt", "01eece2b2958", "2308b6ad224b"),
+    ("cuda/CMakeLists.txt", "d117205faed6", "2308b6ad224b"),
+    ("cuda/absent.cpp", "7cb6f309a361", "9051bbeefbae"),
     ("cuda/backward_hopper.cuh", "2ce0584a2d7c", "8829450acd63"),
     ("cuda/backward_hopper.cuh", "c2cde0521552", "8829450acd63"),
     ("cuda/backward_items.cuh", "019544f95d46", "5578c3ebfd6c"),
@@ -92,14 +95,17 @@ SAME_KERNELS = {
     ("cuda/bias_hopper.cuh", None, "8b2dd5729ec9"),
     ("cuda/bias_kernels.hpp", None, "72275805bac9"),
     ("cuda/bias_tiles.cuh", None, "2869a2b54caf"),
+    ("cuda/few_kernels.hpp", None, "f34ddf32de7d"),
     ("cuda/forward_hopper.cuh", "2f2715bc0e24", "3aa50ab5b7bd"),
     ("cuda/forward_hopper.cuh", "51c17623228e", "3aa50ab5b7bd"),
     ("cuda/hopper_items.cuh", "4e3546a308d9", "2b8962abff25"),
     ("cuda/hopper_items.cuh", "7ae735283289", "2b8962abff25"),
     ("cuda/hopper_launch.cuh", None, "c888e24c646a"),
     ("cuda/launch_bias.cu", None, "553c59da9cfe"),
-    ("cuda/launch_hopper.cu", "2da05de7921c", "fecfa540817d"),
-    ("cuda/launch_hopper.cu", "bfc2c41054cf", "fecfa540817d"),
+    ("cuda/launch_few.cu", None, "87ddecf1cc91"),
+    ("cuda/launch_hopper.cu", "2da05de7921c", "d48cb3b1714d"),
+    ("cuda/launch_hopper.cu", "bfc2c41054cf", "d48cb3b1714d"),
+    ("cuda/launch_hopper.cu", "fecfa540817d", "d48cb3b1714d"),
     ("cuda/tile/block_logits.cuh", None, "34962f302fbe"),
     ("cuda/tile/bulk_copy.cuh", "946401656a13", "e13ec42ca4fa"),
     ("cuda/tile/modified_scores.cuh", "36cbb2c91b92", "2d22f6de380d"),
@@ -108,17 +114,29 @@ SAME_KERNELS = {
     ("offload/algorithm/mask.hpp", "4e9203ebe84b", "697d03f98f3f"),
     ("offload/algorithm/one_pass.hpp", "26ca187e2c19", "9414d2fbf2ce"),
     ("offload/algorithm/rounded_delta.hpp", None, "477d01cf606e"),
-    ("offload/launch/launch.hpp", "827c83f91baf", "df6aea5dd409"),
+    ("offload/launch/launch.hpp", "827c83f91baf", "91485693bd93"),
     ("src/plan/launches.cpp", "ac740f4d10df", "a0f4f7f451c4"),
     ("src/plan/machines.cpp", "d147b6449f62", "ccd41bb70c26"),
     ("src/plan/plan.cpp", "8213520c1b3a", "6ee24a499c5a"),
+    ("src/plan/registry.cpp", "0b3ffb201612", "2da64d966754"),
 }
 
-# Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json (bench/same_plans.py), and none on
-# the host, by reading: they are about passes on GPUs, and about when a call is known to be tuned.
+# Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json and of one query backward
+# (bench/same_plans.py), and none on the host, by reading: they are about passes on GPUs, and about when a call is known to be tuned. And of
+# offload/, which added a library: the PTX of all others is the same (bench/same_kernels.py --ptx).
 SAME_PLANS = {
+    ("offload/CMakeLists.txt", "5dd7f56003fd", "4ad1590ab13d"),
+    ("offload/launch/few_queries_shapes.hpp", None, "7e900a032011"),
+    ("offload/launch/kernel_libraries.cpp", "a501bfbbe37f", "24fe50123c0f"),
+    ("offload/launch/launch.hpp", "df6aea5dd409", "91485693bd93"),
+    ("offload/launch/launch_few.cpp", None, "b1b95ac37210"),
+    ("offload/nvidia/few_queries.hpp", None, "314730f4bdcc"),
+    ("offload/nvidia/few_queries_tile.hpp", None, "55ad01328186"),
+    ("src/plan/CMakeLists.txt", "1464732ae3f4", "f888f5d21f6c"),
+    ("src/plan/gradients_of_few.cpp", None, "578ecdb48fbe"),
+    ("src/plan/gradients_of_few.hpp", None, "b316d33cfebd"),
     ("src/plan/plan.cpp", "75eefe137af4", "6ee24a499c5a"),
-    ("src/plan/registry.cpp", "736b456755c6", "0b3ffb201612"),
+    ("src/plan/registry.cpp", "736b456755c6", "2da64d966754"),
 }
 
 

@@ -56,7 +56,8 @@ struct Launch {
     bool is_awaited = true;               ///< false: the call's next launch, past libgomp, too, waits for both
     int heads_together = 1;               ///< so many heads' longest blocks come before their shorter ones
     unsigned* arrivals = nullptr; ///< where crews share blocks: for each block 0, crews that finished; else null. In
-                                  ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is
+                                  ///< backward_once for each block of dQ, [batch, head, block], 0: whose turn it is; of
+                                  ///< few queries for each key head 0, crews that finished
 };
 
 /// One pass of a call. A target region is given its address where the region runs, in `there`: GCC's runtime would

@@ -11,7 +11,7 @@ namespace flashomp {
 namespace {
 
 /// Blocks that several crews work on, whether on parts of their keys or heads or by turns: those that stay, or those of
-/// dQ that stream past.
+/// dQ that stream past; of few queries, which are one block a head, no fewer than key heads.
 std::int64_t shared_blocks(const Plan& plan, const Problem& problem, const PassPlan& pass)
 {
     const std::int64_t rows = pass.launch.stream_rows;

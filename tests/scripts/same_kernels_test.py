@@ -41,6 +41,15 @@ class SameKernels(unittest.TestCase):
         self.assertEqual(counted("FADD R1, R1, R3"), counted("@!P0 FADD R4, R1, R2"))
         self.assertNotEqual(counted("FADD R1, R1, R3"), counted("FMUL R1, R1, R3"))
 
+    def test_functions_of_ptx_are_compared_without_comments(self):
+        def module(folder, code="add.u32 %r1, %r2, 1;"):
+            return same_kernels.ptx_functions(
+                b"\x7fELF\0// BEGIN PREAMBLE\n.version 7.0\n// BEGIN GLOBAL FUNCTION DEF: first\n{\n" + code.encode() +
+                b"\n}\n// BEGIN FUNCTION DEF: second\n{\n\t// 1 \"" + folder.encode() + b"/ptx.hpp\"\n\tret;\n}\0rest")
+        self.assertEqual(sorted(key[1] for key in module("/a")), ["first", "second"])
+        self.assertEqual(module("/a"), module("/b"))
+        self.assertEqual(sum((module("/a") & module("/a", "add.u32 %r1, %r2, 2;")).values()), 1)
+
 
 if __name__ == "__main__":
     unittest.main()
