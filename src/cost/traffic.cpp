@@ -147,10 +147,10 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
             // parts, their sums of dQ are written and read.
             const bool has_parts = pass.launch.resident_rows < problem.seqlen_k;
             const double sums = has_parts ? heads_q * rows.streamed * sum * pass.launch.depth : 0;
-            const auto rows_q = static_cast<double>(problem.q.elements() / std::max<std::int64_t>(1, problem.head_dim));
+            const std::int64_t rows_q = problem.q.elements() / std::max<std::int64_t>(1, problem.head_dim);
             return {heads_kv * rows.resident * element * (d + dv) +
                         heads_q * rows.streamed * (element * (d + 2 * dv) + statistic) + sums,
-                    heads_kv * rows.resident * element * (d + dv) + rows_q * element * d + sums};
+                    heads_kv * rows.resident * element * (d + dv) + static_cast<double>(rows_q) * element * d + sums};
         }
         // As backward_key, on a GPU with two statistics; and the sums of dQ are read and written for each block of
         // keys.
