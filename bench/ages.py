@@ -41,7 +41,8 @@ CUDA = ("cuda/", ":(exclude)cuda/resources.txt", ":(exclude)cuda/README.md", "cm
         "latent_machine", "masked_tensor_machine", "panels", "ptx", "tensor_machine", "tensor_tile", "tf32_machine", "two_stages", "warp_products", "warp_tile"))
 # Of its few queries, whose parts the kernel merges.
 CUDA_PARTS = ("offload/launch/parts.hpp", "offload/launch/few_queries_shapes.hpp") + tuple(
-    f"offload/nvidia/{name}.hpp" for name in ("few_queries", "few_queries_tile", "lanes", "last_crew", "merge_splits"))
+    f"offload/nvidia/{name}.hpp" for name in ("few_queries_backward", "few_queries_crew", "few_queries_forward", "few_queries_keys", "few_queries_softmax", "few_queries_tile", "lanes",
+                                          "last_crew"))
 SMALL_CALLS = ("src/api/", ":(exclude)src/api/append.cpp")  # checks of arguments, which take microseconds
 PYTHON = ("python/flashomp/", "python/src/")
 

@@ -1,4 +1,5 @@
-// All gradients of few queries in one kernel (offload/nvidia/few_queries.hpp), from sm_80. plan() says for which calls.
+// The kernels of few queries (offload/nvidia/few_queries_forward.hpp, few_queries_backward.hpp), from sm_80. plan()
+// says for which calls.
 #pragma once
 
 #include "hopper_kernels.hpp"
@@ -11,7 +12,7 @@ constexpr std::int64_t few_counter_bytes(std::int64_t key_heads)
     return (4 * key_heads + 127) / 128 * 128;
 }
 
-/// Launches it: dq, dk and dv. As run_hopper().
+/// Launches the pass: forward, or backward_once for dq, dk and dv. As run_hopper().
 int run_few(const StreamCall& call);
 
 } // namespace flashomp::cuda

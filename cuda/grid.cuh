@@ -27,14 +27,11 @@ __device__ __forceinline__ void* block_memory()
     return memory;
 }
 
-/// Launches `items` blocks of 32 x warps threads with that much dynamic shared memory.
+/// Launches a grid of blocks of 32 x warps threads with that much dynamic shared memory.
 template <auto kernel, class... Arguments>
-cudaError_t launch_items(std::int64_t items, int warps, std::int64_t shared_bytes, cudaStream_t stream,
-                         const Arguments&... arguments)
+cudaError_t launch_grid(const dim3& grid, int warps, std::int64_t shared_bytes, cudaStream_t stream,
+                        const Arguments&... arguments)
 {
-    if (items == 0) {
-        return cudaSuccess;
-    }
     constexpr std::int64_t static_limit = 48 << 10; // beyond it a kernel has to be allowed more
     if (shared_bytes > static_limit) {
         int device = 0;
@@ -43,12 +40,23 @@ cudaError_t launch_items(std::int64_t items, int warps, std::int64_t shared_byte
             return status;
         }
     }
-    constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1; // along x
-    const std::int64_t columns = std::min(items, most_blocks);
-    const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>((items + columns - 1) / columns));
     kernel<<<grid, dim3(32, static_cast<unsigned>(warps)), static_cast<std::size_t>(shared_bytes), stream>>>(
         arguments...);
     return cudaGetLastError();
+}
+
+/// The same of so many blocks, which may be none.
+template <auto kernel, class... Arguments>
+cudaError_t launch_items(std::int64_t items, int warps, std::int64_t shared_bytes, cudaStream_t stream,
+                         const Arguments&... arguments)
+{
+    if (items == 0) {
+        return cudaSuccess;
+    }
+    constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1; // along x
+    const std::int64_t columns = std::min(items, most_blocks);
+    const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>((items + columns - 1) / columns));
+    return launch_grid<kernel>(grid, warps, shared_bytes, stream, arguments...);
 }
 
 } // namespace flashomp::cuda

@@ -7,7 +7,6 @@
 #include "launch/tile_config.hpp"
 #include "nvidia/latent_machine.hpp"
 #include "nvidia/masked_tensor_machine.hpp"
-#include "nvidia/merge_splits.hpp"
 #include "nvidia/tf32_machine.hpp"
 #include "tensor_depths.hpp"
 
@@ -22,25 +21,14 @@ using offload::KeySums;
 
 constexpr Operands operands = Operands::FLASHOMP_CUDA_OPERANDS;
 
-/// Kinds of kernels, in whose names tools/cuda_report finds them. merges_parts: whether the last block of those that
-/// have a part of some rows' keys each puts the parts together (plan()'s merges_in_pass()).
+/// Kinds of kernels, in whose names tools/cuda_report finds them.
 struct Usual {
-    enum : bool { merges_parts = false };
     static constexpr TensorShape of(Pass pass, int depth, bool modified)
     {
         return kernel_shape(operands, pass, depth, modified);
     }
 };
 struct Masked : Usual {};
-#ifndef FLASHOMP_CUDA_MASKED
-struct FewRows {
-    enum : bool { merges_parts = true };
-    static constexpr TensorShape of(Pass pass, int depth, bool modified)
-    {
-        return offload::few_rows_shape(operands, pass, depth, modified);
-    }
-};
-#endif
 
 template <class Config>
 using OfAllKeys =
@@ -80,18 +68,6 @@ __global__ void __launch_bounds__(32 * Kind::of(pass, depth, modified).warps)
                 offload::run_item<pass, modified, Keys>(tile, params, work, index);
             }
         }
-        if constexpr (bool{Kind::merges_parts}) {
-            constexpr TensorShape shape = Kind::of(pass, depth, modified);
-            constexpr int counted = 16; // bytes before what merge_splits() keeps
-            static_assert(counted + offload::merge_bytes(shape.resident_rows()) <=
-                          shared_bytes<Kind>(pass, depth, modified));
-            const std::uint32_t place = ptx::shared_address(block_memory());
-            const int block = static_cast<int>(index) / params.splits; // plan() has fewer than 2^31 items
-            if (launch.arrivals != nullptr &&
-                offload::is_last<shape.warps>(launch.arrivals + block, params.splits, place)) {
-                offload::merge_splits<shape.warps, shape.resident_rows()>(params, work.item(index), place + counted);
-            }
-        }
     }
 }
 
@@ -121,16 +97,10 @@ cudaError_t run_kind(const Params& params, const Launch& launch, cudaStream_t st
     });
 }
 #else
-/// The kernel that plan() meant.
 template <int depth, Pass pass, bool modified, class Math>
 cudaError_t run_usual(const Params& params, const Launch& launch, cudaStream_t stream)
 {
     return offload::with_keys<pass>(params.cache, [&]<class Keys>() {
-        if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
-            if (launch.resident_rows == few.resident_rows()) {
-                return run<FewRows, depth, pass, modified, Math, Keys>(params, launch, stream);
-            }
-        }
         return run<Usual, depth, pass, modified, Math, Keys>(params, launch, stream);
     });
 }

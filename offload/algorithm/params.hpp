@@ -183,7 +183,7 @@ struct Params {
     std::int64_t partial_keys = 0; ///< rows of one split
 
     float* sums = nullptr; ///< a GPU's pass that computes S and dP once: dQ, float32, in tiles [batch, head, block];
-                           ///< of few queries [batch, key head, part of the keys] (nvidia/few_queries.hpp)
+                           ///< of few queries [batch, key head, part of the keys] (nvidia/few_queries_backward.hpp)
     unsigned* turns = nullptr; ///< and for each tile whose turn it is (Turns); 0 before the first and after the last
     unsigned* nonfinite =
         nullptr; ///< set where a kernel writes a result that is not finite (algorithm/finite_check.hpp)

@@ -181,7 +181,7 @@ Ran run_masked_tensor(const Call& call, Call* there)
     return run_in(Library::masked_tensor, call, there);
 }
 
-bool has_gradients_of_few_queries()
+bool has_few_queries()
 {
     return entries_of(Library::few).run != nullptr;
 }

@@ -48,7 +48,7 @@ struct Launch {
     bool needs_memory = true;     ///< false: tiles go to a device's team-local memory
     int depth = 0;                ///< GPU machines: head_dim and head_dim_v, rounded up to what they are compiled for
     int device = -1;              ///< OpenMP device of a target region; -1 the host
-    int heads_in_block = 1;       ///< host, few queries: resident_rows of each of so many heads are one block
+    int heads_in_block = 1;       ///< few queries: resident_rows of each of so many heads are one block
     float* crew_memory = nullptr; ///< crews x crew_floats where needs_memory
     const Unit* units = nullptr;  ///< packed sequences: the blocks there are, costliest first
     int unit_count = 0;
@@ -159,9 +159,9 @@ Ran run_masked(const Call& call, Call* there);
 bool has_masked_tensor_machine();
 Ran run_masked_tensor(const Call& call, Call* there);
 
-/// Whether the kernels that compute all gradients of few queries are there (nvidia/few_queries.hpp): as the visible
-/// machine. And the pass.
-bool has_gradients_of_few_queries();
+/// Whether the kernels of few queries are there (nvidia/few_queries_crew.hpp): as the visible machine. And a pass on
+/// them.
+bool has_few_queries();
 Ran run_few_queries(const Call& call, Call* there);
 
 /// A pass on the tensor-core machine: on a device from sm_80 (what this library is built for).

@@ -38,12 +38,6 @@ struct Usual {
                                     : tensor_shape(operands, pass, depth, modified);
     }
 };
-struct FewRows {
-    static constexpr TensorShape of(Pass pass, int depth, bool modified)
-    {
-        return FLASHOMP_HOPPER != 0 ? TensorShape{} : few_rows_shape(operands, pass, depth, modified);
-    }
-};
 struct Masked : Usual {};
 
 #if FLASHOMP_HOPPER
@@ -77,11 +71,6 @@ struct PairOfTeams {
     enum : int { number = 2 };
 };
 
-/// Whether all of a crew's work is one function, and the kernel a copy of it. A function that is called saves registers
-/// first, 200 instructions, which few keys are as fast as.
-template <class Kind>
-constexpr bool has_own_entry = std::is_same_v<Kind, FewRows>;
-
 using FirstMath = std::conditional_t<operands == Operands::tf32, ptx::Tf32Math, ptx::BFloat16Math>;
 static_assert(TileMachine<Machine<Usual, FLASHOMP_TENSOR_DEPTH, FirstMath, Pass::forward, false>>);
 
@@ -99,9 +88,11 @@ FLASHOMP_INLINE void crew_barrier()
     }
 }
 
-/// All items that a crew draws.
+/// All items that a crew draws. In a function that calls nothing, not even a 64-bit division: in one that does, wgmma
+/// waits for every product, and one that is called for each item saves 200 registers every time.
 template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Kind>
-FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int crew, int crews)
+static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
+                                                         int crews)
 {
     using OneMachine = Machine<Kind, depth, Math, pass, modified, side>;
     constexpr TensorShape shape = Kind::of(pass, depth, modified);
@@ -167,15 +158,6 @@ FLASHOMP_INLINE void draw_items(Call& call, const Work& work, float* memory, int
     }
 }
 
-/// The same in a function that calls nothing, not even a 64-bit division: in one that does, wgmma waits for every
-/// product, and one that is called for each item saves 200 registers every time.
-template <int depth, Pass pass, bool modified, class Math, int side, class Keys, class Kind>
-static __attribute__((noinline, noclone)) void run_items(Call& call, const Work& work, float* memory, int crew,
-                                                         int crews)
-{
-    draw_items<depth, pass, modified, Math, side, Keys, Kind>(call, work, memory, crew, crews);
-}
-
 template <int depth, Pass pass, bool modified, class Math, class Keys, class Kind>
 FLASHOMP_INLINE void run_share(Call& call, float* memory, int team, int teams)
 {
@@ -196,11 +178,7 @@ FLASHOMP_INLINE void run_share(Call& call, float* memory, int team, int teams)
     const Work work(params, call.launch);
 #endif
     if constexpr (shape.teams == 1) {
-        if constexpr (has_own_entry<Kind>) {
-            draw_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
-        } else {
-            run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
-        }
+        run_items<depth, pass, modified, Math, 0, Keys, Kind>(call, work, memory, team, teams);
         if constexpr (pass == Pass::forward) {
             // Not in run_items(), whose registers are all in use: where crews merge, each has one item, that of its
             // number.
@@ -218,14 +196,13 @@ FLASHOMP_INLINE void run_share(Call& call, float* memory, int team, int teams)
 }
 
 /// Of a kernel, in its library.
-template <int depth, Pass pass, bool modified, class Math, class Keys, class Kind>
+template <int depth, Pass pass, bool modified, class Math, class Keys>
 static constexpr int entry_number()
 {
     constexpr int math = std::is_same_v<Math, ptx::BFloat16Math> ? 0 : (std::is_same_v<Math, ptx::Float16Math> ? 1 : 2);
     constexpr int pages = std::is_same_v<Keys, PagedKeys> ? 1 : 0;
-    constexpr int few = std::is_same_v<Kind, FewRows> ? 1 : 0;
-    constexpr int number = static_cast<int>(pass) +
-                           8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 2 * (few + 2 * (depth / 64)))));
+    constexpr int number =
+        static_cast<int>(pass) + 8 * (static_cast<int>(modified) + 2 * (math + 4 * (pages + 4 * (depth / 64))));
     static_assert(number < most_entries);
     return number;
 }
@@ -235,7 +212,7 @@ static constexpr int entry_number()
 template <int depth, Pass pass, bool modified, class Math, class Teams, class Keys, class Kind>
 static __attribute__((noinline, noclone)) void run_team(Call* there)
 {
-    mark_entry<entry_number<depth, pass, modified, Math, Keys, Kind>(), has_own_entry<Kind>>();
+    mark_entry<entry_number<depth, pass, modified, Math, Keys>(), false>();
     run_share<depth, pass, modified, Math, Keys, Kind>(*there, team_memory(), this_block(), launched_teams());
 }
 #pragma omp end declare target
@@ -250,7 +227,7 @@ static Ran run_pass(const Launch& launch, Call* there)
     // The static arrays of its teams, in which libgomp has 400 bytes, and the system's KB, in the 228 KB of a
     // multiprocessor, which has the registers of 8 warps.
     static_assert(8 / warps * (dynamic_bytes + 512 + 1024) <= 228 * 1024);
-    const Entry entry{.number = entry_number<depth, pass, modified, Math, Keys, Kind>(),
+    const Entry entry{.number = entry_number<depth, pass, modified, Math, Keys>(),
                       .dynamic_bytes = dynamic_bytes,
                       .waits = pass == Pass::backward_once,
                       .is_awaited = launch.is_awaited};
@@ -293,11 +270,6 @@ static Ran run_kind(const Call& call, Call* there)
 #else
     using Teams = std::conditional_t<Usual::of(pass, depth, modified).teams == 2, PairOfTeams, OneTeam>;
     return with_keys<pass, FLASHOMP_HOPPER == 0>(call.params.cache, [&]<class Keys>() {
-        if constexpr (constexpr TensorShape few = FewRows::of(pass, depth, modified); few.fragments > 0) {
-            if (call.launch.resident_rows == few.resident_rows()) {
-                return run_pass<depth, pass, modified, Math, Teams, Keys, FewRows>(call.launch, there);
-            }
-        }
         return run_pass<depth, pass, modified, Math, Teams, Keys, Usual>(call.launch, there);
     });
 #endif

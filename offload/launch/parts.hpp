@@ -3,7 +3,7 @@
 
 namespace flashomp::offload {
 
-/// Parts of a block's keys that its last crew merges (nvidia/merge_splits.hpp): a lane weighs two of a row.
+/// Parts of a block's keys that its last crew merges (merge_splits.hpp, few_queries_forward.hpp): a lane weighs two.
 inline constexpr int most_merged_parts = 64;
 
 } // namespace flashomp::offload

@@ -122,19 +122,6 @@ constexpr TensorShape tensor_shape(Operands operands, Pass pass, int depth, bool
     return shapes[depth];
 }
 
-/// The same of a forward pass over few queries, as in decoding: small crews, of which a multiprocessor holds four, so
-/// that more blocks are on their way at one time. Its time is that of reading keys and values.
-constexpr TensorShape few_rows_shape(Operands operands, Pass pass, int depth, bool modified)
-{
-    ShapesOfDepths shapes;
-    if (operands == Operands::bits16 && pass == Pass::forward && !modified) {
-        shapes = {.at_64 = {.fragments = 1, .stream_rows = 64, .warps = 2},
-                  .at_128 = {.fragments = 1, .stream_rows = 32, .warps = 2},
-                  .at_256 = {.fragments = 1, .stream_rows = 16, .warps = 2}};
-    }
-    return shapes[depth];
-}
-
 /// The same for the launches of a backward pass that computes S and dP once (nvidia/once_machine.hpp): a crew has all
 /// registers of a multiprocessor.
 constexpr TensorShape once_shape(Pass pass, int depth, bool modified)

@@ -1,9 +1,9 @@
-// The products of few queries (few_queries.hpp): a warp's tile, whose rows are 16 keys and whose columns are all
-// queries. In registers it has the layout of mma.m16n8k16 (warp_tile.hpp).
+// The products of few queries (few_queries_forward.hpp, few_queries_backward.hpp): a warp's tile, whose rows are 16
+// keys and whose columns are all queries. In registers it has the layout of mma.m16n8k16 (warp_tile.hpp).
 #pragma once
 
+#include "algorithm/mask.hpp"
 #include "algorithm/math.hpp"
-#include "algorithm/score_gradient.hpp"
 #include "launch/few_queries_shapes.hpp"
 #include "nvidia/panels.hpp"
 #include "nvidia/warp_products.hpp"
@@ -22,41 +22,29 @@ FLASHOMP_INLINE void store_shared(std::uint32_t shared, float value)
     }
 }
 
-} // namespace ptx
+/// st.global.v2: two registers.
+FLASHOMP_INLINE void store_global_64(void* global, std::uint32_t x, std::uint32_t y)
+{
+    if (is_nvptx()) {
+        asm volatile(
+            "{ .reg .u64 g; cvta.to.global.u64 g, %0; st.global.v2.b32 [g], {%1, %2}; }" ::FLASHOMP_ASM_ADDRESS(
+                reinterpret_cast<unsigned long long>(global)),
+            "r"(x), "r"(y));
+    }
+}
 
-/// M: ptx::BFloat16Math or Float16Math; shape: launch/few_queries_shapes.hpp.
-template <class M, int shape_depth, int shape_tiles, int shape_warps>
-struct FewQueriesConfig {
-    using Math = M;
-    enum : int { // not static members: g++ calls classes with those not mappable
-        depth = shape_depth,
-        tiles = shape_tiles,
-        pairs = (shape_tiles + 1) / 2, ///< of tiles: what one product sums over
-        rows = 16 * pairs,             ///< of queries in team memory; zeros beyond those there are
-        warps = shape_warps,
-        threads = 32 * warps,
-        stages = 2,
-        keys = 16 ///< of a warp at one time
-    };
-    using Keys = Panels<keys, depth>;
-    using Queries = Panels<rows, depth>;
-    enum : int {
-        stage_bytes = 2 * int{Keys::bytes},
-        warp_bytes = stages * stage_bytes,
-        queries_at = warps * warp_bytes,
-        statistics_at = queries_at + 2 * int{Queries::bytes}, ///< LSE and D of each row
-        place_at = statistics_at + 2 * 4 * rows,              ///< of is_last()
-        memory_bytes = place_at + 16,
-        sum_floats = 8 * tiles * depth,
-    };
-    static_assert(4 * sum_floats <= warp_bytes); // where a warp leaves dQ
-    static_assert(memory_bytes == FewQueriesShape{shape_depth, shape_tiles, shape_warps}.memory_bytes());
-    static_assert(sum_floats == FewQueriesShape{shape_depth, shape_tiles, shape_warps}.sum_floats());
-};
+/// shfl.sync.idx of a float.
+FLASHOMP_INLINE float shuffle(float x, unsigned from)
+{
+    return float_of(shuffle(bits_of(x), from));
+}
+
+} // namespace ptx
 
 /// Keys, values and queries are given by the shared memory they are in (Config::Keys, Config::Queries).
 template <class Config>
 class FewQueriesTile {
+protected:
     using Math = typename Config::Math;
     using Keys = typename Config::Keys;
     using Queries = typename Config::Queries;
@@ -68,7 +56,7 @@ public:
         float s[tiles][4];
     };
 
-    /// P or dS, rounded, as left operands of products over queries: [8 queries][row, row + 8].
+    /// P or dS, rounded, of which left operands of products over queries are made: [8 queries][row, row + 8].
     struct Rounded {
         std::uint32_t x[2 * pairs][2];
 
@@ -78,23 +66,15 @@ public:
         }
     };
 
-    /// statistics: LSE and D of each query.
-    FLASHOMP_INLINE void begin(std::uint32_t statistics)
+    FLASHOMP_INLINE void clear()
     {
         FLASHOMP_UNROLL(4)
         for (int t = 0; t < tiles; ++t) {
-            FLASHOMP_UNROLL(2)
-            for (int c = 0; c < 2; ++c) {
-                const ptx::FloatPair pair =
-                    ptx::load_shared_pair(statistics + 8 * static_cast<unsigned>(column(t) + c));
-                lse_[t][c] = pair.x;
-                delta_[t][c] = pair.y;
-            }
             FLASHOMP_UNROLL(16)
             for (int m = 0; m < steps; ++m) {
                 FLASHOMP_UNROLL(4)
                 for (int e = 0; e < 4; ++e) {
-                    dq_[t][m][e] = 0.0F;
+                    sums_[t][m][e] = 0.0F;
                 }
             }
         }
@@ -128,25 +108,22 @@ public:
         }
     }
 
-    /// P in the place of the dot products, and dS in that of dP (score_gradient.hpp). all_seen: by every query; else
-    /// sees(query, key) says which, numbers in the tile.
-    template <class Sees>
-    FLASHOMP_INLINE void gradients(Scores& s, Scores& dp, float scale, bool all_seen, const Sees& sees)
+    /// -inf where a query does not see a key: query r sees those of keys_of(r) that is_kept(j) keeps, numbers in the
+    /// tile.
+    template <class KeysOf, class IsKept>
+    FLASHOMP_INLINE void hide(Scores& s, const KeysOf& keys_of, const IsKept& is_kept) const
     {
-        const int row = static_cast<int>(lane_ / 4);
+        const int first = static_cast<int>(lane_ / 4), second = first + 8;
+        const bool is_first_kept = is_kept(first), is_second_kept = is_kept(second);
         FLASHOMP_UNROLL(4)
         for (int t = 0; t < tiles; ++t) {
-            FLASHOMP_UNROLL(4)
-            for (int e = 0; e < 4; ++e) {
-                float difference = fused(scale, s.s[t][e], -lse_[t][e % 2]);
-                bool is_seen = true;
-                if (!all_seen) {
-                    is_seen = sees(column(t) + e % 2, row + 8 * (e / 2));
-                    difference = is_seen ? difference : -infinity;
-                }
-                const float probability = ptx::exp2_approx(difference * log2_e);
-                s.s[t][e] = probability;
-                dp.s[t][e] = is_seen ? probability * (dp.s[t][e] - delta_[t][e % 2]) : 0.0F;
+            FLASHOMP_UNROLL(2)
+            for (int c = 0; c < 2; ++c) {
+                const Range seen = keys_of(column(t) + c);
+                const bool sees_first = is_first_kept & (first >= seen.begin) & (first < seen.end);
+                const bool sees_second = is_second_kept & (second >= seen.begin) & (second < seen.end);
+                s.s[t][c] = sees_first ? s.s[t][c] : -infinity;
+                s.s[t][c + 2] = sees_second ? s.s[t][c + 2] : -infinity;
             }
         }
     }
@@ -173,55 +150,32 @@ public:
         return to;
     }
 
-    /// dQᵀ += keysᵀ · dSᵀ
-    FLASHOMP_INLINE void project(const Rounded& ds, std::uint32_t keys)
+    /// The sums += rowsᵀ · weightsᵀ: oᵀ of values and P, dQᵀ of keys and dS.
+    FLASHOMP_INLINE void project(const Rounded& weights, std::uint32_t rows)
     {
         forget_places();
         std::uint32_t right[tiles][2];
         FLASHOMP_UNROLL(4)
         for (int t = 0; t < tiles; ++t) {
-            right[t][0] = transposed(ds.x[t][0]);
-            right[t][1] = transposed(ds.x[t][1]);
+            right[t][0] = transposed(weights.x[t][0]);
+            right[t][1] = transposed(weights.x[t][1]);
         }
         FLASHOMP_UNROLL(16)
         for (int m = 0; m < steps; ++m) {
             const ptx::Four left =
-                ptx::load_matrices_transposed(keys + along_rows() + Keys::pair_offset(2 * m, lane_ / 8 % 2, lane_));
+                ptx::load_matrices_transposed(rows + along_rows() + Keys::pair_offset(2 * m, lane_ / 8 % 2, lane_));
             FLASHOMP_UNROLL(4)
             for (int t = 0; t < tiles; ++t) {
-                Math::multiply_add(dq_[t][m], left, right[t][0], right[t][1]);
+                Math::multiply_add(sums_[t][m], left, right[t][0], right[t][1]);
             }
         }
     }
 
-    /// weights · queries · factor, rounded, to where keys or values were.
-    FLASHOMP_INLINE void sum_keys(const Rounded& weights, std::uint32_t queries, std::uint32_t to, float factor)
-    {
-        forget_places();
-        const std::uint32_t base = to + lane_ / 4 * 128 + 4 * (lane_ % 4);
-        FLASHOMP_UNROLL(16)
-        for (int n = 0; n < steps; ++n) {
-            float sum[2][4] = {};
-            FLASHOMP_UNROLL(2)
-            for (int pair = 0; pair < pairs; ++pair) {
-                const ptx::Four right =
-                    ptx::load_matrices_transposed(queries + along_columns() + static_cast<unsigned>(pair) * 16 * 128 +
-                                                  Queries::pair_offset(2 * n, lane_ / 16, lane_));
-                const ptx::Four left = weights.left(pair);
-                Math::multiply_add(sum[0], left, right.x[0], right.x[1]);
-                Math::multiply_add(sum[1], left, right.x[2], right.x[3]);
-            }
-            FLASHOMP_UNROLL(2)
-            for (int c = 0; c < 2; ++c) {
-                const auto chunk = static_cast<unsigned>(2 * n + c);
-                const std::uint32_t at = base + Keys::panel(chunk) + ((chunk % 8) ^ (lane_ / 4)) * 16;
-                ptx::store_shared_32(at, Math::pack(sum[c][0] * factor, sum[c][1] * factor));
-                ptx::store_shared_32(at + 8 * 128, Math::pack(sum[c][2] * factor, sum[c][3] * factor));
-            }
-        }
-    }
+    /// Where leave() puts four neighbouring sums of a query from number x on, a multiple of 4: in floats. Columns are
+    /// permuted by the query, so that the lanes of a warp write to different banks.
+    static FLASHOMP_INLINE int place_of(int query, int x) { return query * depth + (x ^ (query / 2 % 4 * 8)); }
 
-    /// dQ to shared memory, as rows of float32.
+    /// The sums to shared memory, as rows of float32 of each query.
     FLASHOMP_INLINE void leave(std::uint32_t to)
     {
         forget_places();
@@ -232,13 +186,13 @@ public:
                 FLASHOMP_UNROLL(4)
                 for (int e = 0; e < 4; ++e) {
                     const int x = 16 * m + static_cast<int>(lane_ / 4) + 8 * (e / 2);
-                    ptx::store_shared(to + 4 * static_cast<unsigned>((column(t) + e % 2) * depth + x), dq_[t][m][e]);
+                    ptx::store_shared(to + 4 * static_cast<unsigned>(place_of(column(t) + e % 2, x)), sums_[t][m][e]);
                 }
             }
         }
     }
 
-private:
+protected:
     /// What follows from the lane's number is computed anew from here on: g++ would keep dozens of places in registers.
     FLASHOMP_INLINE void forget_places() { lane_ = ptx::here(lane_); }
 
@@ -260,8 +214,7 @@ private:
     }
 
     unsigned lane_ = ptx::lane();
-    float lse_[tiles][2], delta_[tiles][2];
-    float dq_[tiles][steps][4];
+    float sums_[tiles][steps][4];
 };
 
 } // namespace flashomp::offload

@@ -86,9 +86,9 @@ void print_work(const PlanFacts& facts)
 std::string stay_and_stream(const PassPlan& pass)
 {
     const offload::Launch& launch = pass.launch;
-    const bool is_of_few = launch.pass == offload::Pass::backward_once && pass.machine == Machine::tensor;
-    return is_of_few ? fmt::format("{} x {}", launch.stream_rows, launch.resident_rows)
-                     : fmt::format("{} x {}", launch.resident_rows, launch.stream_rows);
+    return pass.is_gradients_of_few()
+               ? fmt::format("{} x {}", launch.stream_rows, launch.resident_rows)
+               : fmt::format("{} x {}", launch.resident_rows * pass.heads_on_same_keys(), launch.stream_rows);
 }
 
 void print_blocks(const PlanFacts& facts)
@@ -246,7 +246,7 @@ Json direction_json(const DirectionFacts& direction)
         const PassPlan& pass = direction.plan.passes[i];
         json["passes"].push_back({{"pass", pass_name(pass.launch.pass)},
                                   {"machine", cli::name_of(pass.machine)},
-                                  {"resident_rows", pass.launch.resident_rows},
+                                  {"resident_rows", pass.launch.resident_rows * pass.heads_on_same_keys()},
                                   {"stream_rows", pass.launch.stream_rows},
                                   {"crews", pass.launch.crews},
                                   {"crew_teams", pass.launch.crew_teams},

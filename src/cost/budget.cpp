@@ -76,11 +76,12 @@ OnChip device_on_chip(const DeviceFacts& facts)
 TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
 {
     const bool tensor_cores = forward.machine == Machine::tensor || forward.machine == Machine::hopper;
-    const std::int64_t rows = forward.launch.resident_rows;
+    const std::int64_t rows = std::int64_t{forward.launch.resident_rows} * forward.heads_on_same_keys();
     const std::int64_t columns = forward.launch.stream_rows;
     // Tensor-core kernels are compiled for some depths only and hold the whole of theirs.
     const bool is_hopper = forward.machine == Machine::hopper;
     const bool is_cuda = forward.kernel != nullptr && forward.kernel->backend == Backend::cuda;
+    const bool is_of_few = forward.kernel != nullptr && forward.kernel->parts != nullptr;
     const bool is_float8 = problem.dtype == DType::float8_e4m3;
     cuda::HopperBlocks own; // of CUDA's Hopper kernels
     if (is_hopper && is_cuda) {
@@ -128,7 +129,13 @@ TileBudget tile_budget(const Problem& problem, const PassPlan& forward)
     // Of keys and values: the scales of 8 bits, or where the rows of a cache are and their scales.
     const std::int64_t of_row = in_terms ? accumulator : (is_sliced && is_cache(problem) ? 8 + accumulator : 0);
     budget.statistics = statistics * rows * accumulator + 2 * columns * of_row;
-    const std::int64_t q_in_memory = is_float32 || is_in_parts ? budget.q : panels_of_q * 64 * rows * element;
+    if (is_of_few) { // each warp has a tile of its own
+        for (std::int64_t* const part : {&budget.k, &budget.v, &budget.scores, &budget.o, &budget.statistics}) {
+            *part *= forward.launch.crew_threads;
+        }
+    }
+    const std::int64_t q_in_memory =
+        is_float32 || is_in_parts || is_of_few ? budget.q : panels_of_q * 64 * rows * element;
     budget.in_registers = tensor_cores ? budget.q - q_in_memory + budget.scores + budget.o + budget.statistics : 0;
     budget.in_memory = budget.total() - budget.in_registers;
     return budget;

@@ -115,11 +115,12 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     const auto heads_kv = static_cast<double>(problem.heads_kv);
     constexpr double sum = 4; // bytes, float32
     const bool is_on_host = pass.machine == Machine::host;
+    const double streamed_by_head = rows.streamed / pass.heads_on_same_keys();
     switch (pass.launch.pass) {
     case Pass::forward:
         // Q stays, K and V stream past; O and LSE. Where a tensor-core kernel takes V in parts, Q and K come with each.
-        return {heads_q * (pass.value_parts * (rows.resident * element + rows.streamed * key_element) * d +
-                           rows.streamed * key_element * dv),
+        return {heads_q * (pass.value_parts * (rows.resident * element + streamed_by_head * key_element) * d +
+                           streamed_by_head * key_element * dv),
                 heads_q * rows.resident * (output_element_bytes(problem.dtype) * dv + statistic)};
     case Pass::backward_query:
         // Q, dO, O and LSE stay, K and V stream past; dQ, D and the residual.
@@ -142,8 +143,8 @@ Traffic pass_traffic(const Problem& problem, const PassPlan& pass)
     case Pass::backward_end: // the sums of dQ; dQ
         return {heads_q * rows.resident * sum * pass.launch.depth, heads_q * rows.resident * element * d};
     case Pass::backward_once: {
-        if (pass.machine == Machine::tensor) {
-            // Of few queries: K and V; Q, dO, O and LSE for each part of the keys; dK, dV and dQ. Where there are
+        if (pass.is_gradients_of_few()) {
+            // K and V; Q, dO, O and LSE for each part of the keys; dK, dV and dQ. Where there are
             // parts, their sums of dQ are written and read.
             const bool has_parts = pass.launch.resident_rows < problem.seqlen_k;
             const double sums = has_parts ? heads_q * rows.streamed * sum * pass.launch.depth : 0;

@@ -13,27 +13,8 @@ namespace flashomp {
 
 using offload::Pass;
 
-namespace {
-
-offload::TensorShape few_rows_shape_of(Pass pass, const Problem& problem)
-{
-    return offload::few_rows_shape(operands_of(kernel_element(problem.dtype)), pass, problem.kernel_depth(),
-                                   modifies_scores(problem.options));
-}
-
-} // namespace
-
-bool has_few_rows(Pass pass, const Problem& problem)
-{
-    const offload::TensorShape shape = few_rows_shape_of(pass, problem);
-    return shape.fragments > 0 && problem.seqlen_q <= shape.resident_rows() && !has_pair_mask(problem.options);
-}
-
 offload::TensorShape shape_of(Machine machine, Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    if (machine == Machine::tensor && has_few_rows(pass, problem)) {
-        return few_rows_shape_of(pass, problem);
-    }
     const auto shape = hardware.backend == Backend::cuda ? cuda::kernel_shape
                        : machine == Machine::hopper      ? offload::hopper_shape
                                                          : offload::tensor_shape;

@@ -9,9 +9,6 @@ namespace flashomp {
 /// Block shape of a tensor or Hopper kernel; no fragments: there is none.
 offload::TensorShape shape_of(Machine machine, offload::Pass pass, const Problem& problem, const Hardware& hardware);
 
-/// Whether the tensor machine runs the pass in small crews, which have places for few queries (few_rows_shape()).
-bool has_few_rows(offload::Pass pass, const Problem& problem);
-
 /// Whether the tensor machine sums dV and then dK.
 bool sums_apart(offload::Pass pass, const Problem& problem, const Hardware& hardware);
 

@@ -36,6 +36,15 @@ struct PassPlan {
     std::int64_t tile_bytes = 0;           ///< of the table of tiles (mask_tiles.hpp); 0 without a mask
     bool sums_apart = false;               ///< backward_key: dV and then dK, each with the scores computed for it
     int value_parts = 1;                   ///< forward: parts of o's columns, each with the scores computed for it
+
+    /// Whether it computes all gradients of few queries in one way along the keys (gpu_few_queries.hpp).
+    [[nodiscard]] bool is_gradients_of_few() const
+    {
+        return launch.pass == offload::Pass::backward_once && machine == Machine::tensor;
+    }
+    /// Heads of a block that see the same keys: those of a group in a forward pass over few queries on a GPU. On the
+    /// host each has keys of its own.
+    [[nodiscard]] int heads_on_same_keys() const { return machine == Machine::tensor ? launch.heads_in_block : 1; }
 };
 
 struct Plan {

@@ -1,6 +1,6 @@
 #include "registry.hpp"
 
-#include "gradients_of_few.hpp"
+#include "gpu_few_queries.hpp"
 #include "kernel_params.hpp"
 #include "launches.hpp"
 #include "machines.hpp"
@@ -135,9 +135,6 @@ std::string openmp_hopper_obstacle(Pass pass, const Problem& problem, const Hard
     if (hardware.is_device && hardware.gpu.matrix_units != MatrixUnits::warpgroup) {
         return "the GPU has compute capability 9.0 and the build its kernels";
     }
-    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
-        return more_queries;
-    }
     // Blocks of 16 keys pay where the copy engine brings them, and its maps are of whole panels of 64 columns.
     const int depth = problem.kernel_depth();
     const bool is_whole = depth < 256 || (problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0);
@@ -175,27 +172,29 @@ constexpr Kernel cuda_tensor{
     .machine = Machine::tensor,
     .obstacle = cuda_tensor_obstacle,
     .launch = tensor_launch<Machine::tensor>,
-    .merges_parts = true,
     .reads_caches = true,
     .run_on_stream =
         [](const cuda::StreamCall& call) { return cuda::run_tensor(call.params, call.launch, call.stream); },
 };
 
-// --- all gradients of few queries, from the same C++
+// --- few queries, from the same C++
 
+/// Of both backends; obstacle_here: few_forward_obstacle() or few_backward_obstacle().
+template <auto obstacle_here>
 std::string few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
     std::string obstacle = gpu_obstacle(hardware);
-    return obstacle.empty() ? obstacle_of_few(pass, problem, hardware) : obstacle;
+    return obstacle.empty() ? obstacle_here(pass, problem, hardware) : obstacle;
 }
 
+template <auto obstacle_here>
 std::string openmp_few_obstacle(Pass pass, const Problem& problem, const Hardware& hardware)
 {
-    std::string obstacle = few_obstacle(pass, problem, hardware);
+    std::string obstacle = few_obstacle<obstacle_here>(pass, problem, hardware);
     if (!obstacle.empty()) {
         return obstacle;
     }
-    return offload::has_gradients_of_few_queries() ? "" : "libflashomp_few is beside libflashomp";
+    return offload::has_few_queries() ? "" : "libflashomp_few is beside libflashomp";
 }
 
 // --- CUDA's kernels for Hopper, whose schedule is their own
@@ -249,9 +248,6 @@ std::string cuda_hopper_obstacle(Pass pass, const Problem& problem, const Hardwa
 {
     if (std::string obstacle = cuda_sm_90_obstacle(problem, hardware); !obstacle.empty()) {
         return obstacle;
-    }
-    if (problem.options.machine == Machine::automatic && has_few_rows(pass, problem)) {
-        return more_queries;
     }
     if (!cuda::hopper_supports(pass, described_params(problem, hardware))) {
         return has_no_kernel;
@@ -315,14 +311,25 @@ constexpr Kernel cuda_float8{
 
 constexpr Kernel list[] = {
     {
+        .name = "cuda, few queries",
+        .backend = Backend::cuda,
+        .machine = Machine::tensor,
+        .obstacle = few_obstacle<few_forward_obstacle>,
+        .launch = few_forward_launch,
+        .merges_parts = true,
+        .parts = few_forward_parts,
+        .reads_caches = true,
+        .run_on_stream = cuda::run_few,
+    },
+    {
         .name = "cuda, gradients of few queries",
         .backend = Backend::cuda,
         .machine = Machine::tensor,
-        .obstacle = few_obstacle,
-        .launch = launch_of_few,
+        .obstacle = few_obstacle<few_backward_obstacle>,
+        .launch = few_backward_launch,
         .workspace_bytes =
             [](Pass pass, const Problem& problem, const Hardware& hardware) {
-                const std::int64_t sums = bytes_of_few(pass, problem, hardware);
+                const std::int64_t sums = few_backward_bytes(pass, problem, hardware);
                 return sums > 0 ? cuda::few_counter_bytes(problem.batch * problem.heads_kv) + sums : 0;
             },
         .takes_parts_of_keys = false,
@@ -372,12 +379,23 @@ constexpr Kernel list[] = {
             [](const cuda::StreamCall& call) { return cuda::run_plain(call.params, call.launch, call.stream); },
     },
     {
+        .name = "openmp, few queries",
+        .backend = Backend::openmp,
+        .machine = Machine::tensor,
+        .obstacle = openmp_few_obstacle<few_forward_obstacle>,
+        .launch = few_forward_launch,
+        .merges_parts = true,
+        .parts = few_forward_parts,
+        .reads_caches = true,
+        .run_region = offload::run_few_queries,
+    },
+    {
         .name = "openmp, gradients of few queries",
         .backend = Backend::openmp,
         .machine = Machine::tensor,
-        .obstacle = openmp_few_obstacle,
-        .launch = launch_of_few,
-        .workspace_bytes = bytes_of_few,
+        .obstacle = openmp_few_obstacle<few_backward_obstacle>,
+        .launch = few_backward_launch,
+        .workspace_bytes = few_backward_bytes,
         .takes_parts_of_keys = false,
         .reads_units = false,
         .run_region = offload::run_few_queries,

@@ -31,6 +31,8 @@ struct Kernel {
     bool takes_parts_of_keys = true;
     /// The last crew to arrive at a block puts its parts together (merges_in_pass()).
     bool merges_parts = false;
+    /// Where it does: into how many parts the keys of so many blocks are cut; null: split_count() says.
+    int (*parts)(std::int64_t blocks, const Problem& problem, const Hardware& hardware) = nullptr;
 
     /// Whether it is told the blocks of packed sequences (Launch::units), and does not count them for itself.
     bool reads_units = true;

@@ -31,7 +31,7 @@ std::int64_t block_count(const Problem& problem, const PassPlan& pass)
     const std::int64_t blocks = problem.starts_q.empty()
                                     ? (rows + pass.launch.resident_rows - 1) / pass.launch.resident_rows * problem.batch
                                     : static_cast<std::int64_t>(pass.units.size());
-    return blocks * (keys ? problem.heads_kv : problem.heads_q);
+    return blocks * (keys ? problem.heads_kv : problem.heads_q / pass.launch.heads_in_block);
 }
 
 std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& launch)
@@ -69,11 +69,8 @@ std::vector<offload::Unit> packed_units(const Problem& problem, const Launch& la
 bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware)
 {
     constexpr std::int64_t floats_at_once = 4;
-    // Of CUDA's kernels those of few queries alone have the code, and the memory, for it.
-    const bool has_code = hardware.backend != Backend::cuda || has_few_rows(pass.launch.pass, problem);
-    // OpenMP's crews have one item each only if all of them are there at one time (teams_of()).
-    return pass.kernel->merges_parts && has_code && hardware.gpu.multiprocessors > 0 &&
-           problem.head_dim_v % floats_at_once == 0;
+    // Crews of OpenMP's tensor machine have one item each only if all of them are there at one time (teams_of()).
+    return pass.kernel->merges_parts && hardware.gpu.multiprocessors > 0 && problem.head_dim_v % floats_at_once == 0;
 }
 
 std::int64_t most_queries_of_parts(const Problem& problem)
@@ -118,6 +115,9 @@ int split_count(const Problem& problem, const PassPlan& pass, const Hardware& ha
     if (!pass.kernel->takes_parts_of_keys || items == 0 || problem.seqlen_q > most_queries_of_parts(problem) ||
         keys < fewest_in_all) {
         return 1;
+    }
+    if (in_pass && pass.kernel->parts != nullptr) {
+        return pass.kernel->parts(items, problem, hardware);
     }
     constexpr std::int64_t for_cuda = 512, for_host = 64;
     const bool is_cuda = hardware.backend == Backend::cuda;

@@ -15,7 +15,8 @@ namespace flashomp {
 /// magnitude still end together.
 [[nodiscard]] std::vector<offload::Unit> packed_units(const Problem& problem, const offload::Launch& launch);
 
-/// Whether the last crew of a block merges what the parts of its keys give (nvidia/merge_splits.hpp).
+/// Whether the last crew of a block merges what the parts of its keys give (nvidia/merge_splits.hpp,
+/// few_queries_forward.hpp).
 [[nodiscard]] bool merges_in_pass(const Problem& problem, const PassPlan& pass, const Hardware& hardware);
 
 /// More would make the partial results more than a few rows of memory. Models with heads beyond 256 have up to 128 of

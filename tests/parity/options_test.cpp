@@ -219,9 +219,9 @@ TEST_P(OptionsParity, ModifiedScoresOfManyKeys)
     }
 }
 
-/// What the kernels of few queries take: at most 32 queries of a key head's group, or 16 of large depths, that see
-/// 256 keys and more; and one query more.
-TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
+/// What the kernels of few queries take: forward up to 32 queries of each head, backward at most 32 of a key head's
+/// group, or 16 of large depths, that see 256 keys and more; and one query more.
+TEST_P(OptionsParity, FewQueriesAndManyKeys)
 {
     using Change = void (*)(AttentionCase&);
     struct Case {
@@ -238,7 +238,15 @@ TEST_P(OptionsParity, GradientsOfFewQueriesAndManyKeys)
         {{1, 4, 4, 16, 515, 256, 256}},
         {{1, 4, 2, 4, 900, 192, 128}},
         {{1, 2, 1, 9, 900, 200, 250}}, // 18 rows
-        {{1, 3, 1, 2, 400, 33, 57}},   // rows that no 16-byte copy can read
+        {{2, 8, 2, 12, 600, 128, 128},
+         [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }},  // two heads a block
+        {{1, 6, 1, 10, 700, 64, 40}, [](AttentionCase& c) { c.add_sink(); }}, // three
+        {{1, 4, 2, 21, 500, 256, 240},
+         [](AttentionCase& c) {
+             c.options.window = {90, 3};
+         }}, // blocks of 16 and 5 queries
+        {{1, 4, 2, 32, 1200, 64, 64}},
+        {{1, 3, 1, 2, 400, 33, 57}}, // rows that no 16-byte copy can read
         {{1, 4, 2, 8, 1000, 128, 128}, [](AttentionCase& c) { c.options.causal = Causal::bottom_right; }}, // 16 rows
         {{1, 4, 2, 3, 600, 64, 64}, // a shard of the queries
          [](AttentionCase& c) {

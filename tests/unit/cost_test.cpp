@@ -1,13 +1,16 @@
 // The cost model: the figures of the literature, and counts that another way of counting must give too.
 #include "budget.hpp"
+#include "launch/few_queries_shapes.hpp"
 #include "launch/tensor_shapes.hpp"
 #include "layers.hpp"
 #include "peaks.hpp"
+#include "place.hpp"
 #include "plan.hpp"
 #include "shape.hpp"
 #include "traffic.hpp"
 #include "work.hpp"
 
+#include "cuda/kernels.hpp"
 #include "hardware.hpp"
 #include "refusal.hpp"
 
@@ -429,6 +432,28 @@ TEST(Budget, TensorCoreTilesFitTeamMemory)
             EXPECT_EQ(budget.k % (2 * shape.stream_rows * depth), 0);
             EXPECT_GE(budget.k, 2 * 2 * shape.stream_rows * depth); // at work and on its way
         }
+    }
+}
+
+TEST(Budget, EachWarpOfFewQueriesHasATile)
+{
+    for (const Backend backend : {Backend::openmp, Backend::cuda}) {
+        Options options;
+        options.backend = backend;
+        if (backend == Backend::cuda ? !cuda::is_built() : !offload::has_gpu_code()) {
+            continue;
+        }
+        const Problem problem =
+            problem_of(parse_shape("b1_h16kv4_n8x4096_d128_causal"), DType::bfloat16, false, options);
+        const Plan decided = plan(problem, place_on(*find_known_device("h200"), options).hardware);
+        const offload::Launch& launch = decided.passes.front().launch;
+        const TileBudget budget = tile_budget(problem, decided.passes.front());
+        EXPECT_EQ(budget.q, 2 * 32 * 128); // four heads of eight queries, in memory
+        EXPECT_EQ(budget.k, 2 * 2 * 16 * 128 * launch.crew_threads);
+        EXPECT_EQ(budget.o, 4 * 32 * 128 * launch.crew_threads);
+        EXPECT_LE(budget.in_memory,
+                  offload::few_queries_shape(false, backend == Backend::cuda, 128, 32).memory_bytes());
+        EXPECT_EQ(budget.in_memory, budget.q + budget.k + budget.v);
     }
 }
 

@@ -295,6 +295,49 @@ TEST(Registry, CudasHopperKernelsAreInThePlan)
     EXPECT_EQ(plan(problem, h200).machine_name, "hopper");
 }
 
+TEST(Registry, FewQueriesHaveAKernelOfTheirOwn)
+{
+    const std::vector<Place> places = described_places();
+    if (places.empty()) {
+        GTEST_SKIP() << "this build has no GPU code";
+    }
+    for (const Place& place : places) {
+        const auto planned = [&](const char* shape, DType dtype = DType::bfloat16,
+                                 Machine machine = Machine::automatic) {
+            Options options;
+            options.machine = machine;
+            return plan(as_computed(cost::problem_of(cost::parse_shape(shape), dtype, false, options), place.hardware),
+                        place.hardware);
+        };
+        const auto has_it = [](const Plan& decided) {
+            return decided.passes.front().kernel->name.find(", few queries") != std::string_view::npos;
+        };
+        for (const char* const shape :
+             {"b1_h32kv8_n1x1024_d128", "b16_h8_n1x10_d64", "b1_h4kv2_n32x4096_d128_causal", "b2_h4_n16x500_d256",
+              "b1_h8kv2_n1x4096_d128_sink", "b1_h8kv2_n1x4096_d128_page16", "b2_h4_n5x700_d192v128_causal_window99"}) {
+            EXPECT_TRUE(has_it(planned(shape))) << place.name << ' ' << shape;
+            EXPECT_TRUE(has_it(planned(shape, DType::float16, Machine::tensor))) << place.name << ' ' << shape;
+            EXPECT_FALSE(has_it(planned(shape, DType::float32))) << place.name << ' ' << shape;
+            EXPECT_FALSE(has_it(planned(shape, DType::bfloat16, Machine::plain))) << place.name << ' ' << shape;
+        }
+        for (const char* const shape : {"b1_h8_n33x1024_d128", "b1_h8_n1x1024_d128_softcap50",
+                                        "b1_h8_n1x4096_d128_blocks50", "b1_h8_n1x4096_d257"}) {
+            EXPECT_FALSE(has_it(planned(shape))) << place.name << ' ' << shape;
+        }
+        // As many heads of a group as a tile has room for, and as divide it.
+        const auto block = [&](const char* shape) {
+            const offload::Launch launch = planned(shape).passes.front().launch;
+            return std::pair(launch.heads_in_block, launch.resident_rows);
+        };
+        EXPECT_EQ(block("b1_h32kv8_n1x1024_d128"), std::pair(1, 4)); // rows already
+        EXPECT_EQ(block("b1_h32kv8_n8x1024_d128_causal"), std::pair(4, 8));
+        EXPECT_EQ(block("b1_h32kv8_n9x1024_d128_causal"), std::pair(2, 9));
+        EXPECT_EQ(block("b1_h6kv1_n10x1024_d128_causal"), std::pair(3, 10));
+        EXPECT_EQ(block("b1_h8kv2_n5x1024_d256_causal"), std::pair(2, 5));
+        EXPECT_EQ(block("b1_h8kv2_n21x1024_d256_causal"), std::pair(1, 16));
+    }
+}
+
 TEST(Registry, GradientsOfFewQueriesHaveAKernelOfTheirOwn)
 {
     for (const Backend backend : {Backend::cuda, Backend::openmp}) {

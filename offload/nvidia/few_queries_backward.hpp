@@ -1,25 +1,13 @@
-// All gradients of few queries in one pass over the keys, for bfloat16 and float16 on NVIDIA GPUs from sm_80:
-// training's counterpart of a step of decoding. There is little to compute, so what counts is memory: a crew reads each
-// key and value once and writes its gradients once.
-//
-// All queries of all query heads of a key head, at most 32, are the columns of a tile and stay. Keys are its rows. Each
-// warp has 16 of them at a time, in places of its own, and meets the others only at the end:
+// All gradients of few queries in one pass over the keys (few_queries_crew.hpp): training's counterpart of a step of
+// decoding. A crew reads each key and value once and writes its gradients once.
 //
 //     Sᵀ = K·Qᵀ    dPᵀ = V·dOᵀ    dV = Pᵀ·dO    dK = dSᵀ·Q    dQᵀ += Kᵀ·dSᵀ
 //
-// dQᵀ stays in a warp's registers. Crews have parts of the keys; the last crew of a key head adds up the parts' sums,
-// always in the same order.
-//
-// Nothing knows whole rows, so nothing repairs LSE and D (row_repair.hpp).
+// dQᵀ stays in a warp's registers. Nothing knows whole rows, so nothing repairs LSE and D (row_repair.hpp).
 #pragma once
 
-#include "algorithm/element.hpp"
-#include "algorithm/finite_check.hpp"
-#include "algorithm/mask.hpp"
-#include "launch/launch.hpp"
-#include "nvidia/few_queries_tile.hpp"
-#include "nvidia/lanes.hpp"
-#include "nvidia/last_crew.hpp"
+#include "algorithm/score_gradient.hpp"
+#include "nvidia/few_queries_crew.hpp"
 
 #pragma omp declare target
 
@@ -39,27 +27,100 @@ FLASHOMP_INLINE int key_parts(const Params& p, const Launch& launch)
     return parts > 1 ? parts : 1;
 }
 
-/// One crew's part of the keys of one key head.
+/// P and dS of few queries, and what follows for the keys.
 template <class Config>
-class FewQueries {
-    using Math = typename Config::Math;
-    using Keys = typename Config::Keys;
-    using Queries = typename Config::Queries;
+class FewQueriesGradients : public FewQueriesTile<Config> {
     using Tile = FewQueriesTile<Config>;
-    enum : int { depth = Config::depth };
+    using Tile::pairs, Tile::steps, Tile::tiles;
+    using typename Tile::Keys, typename Tile::Math, typename Tile::Queries;
 
 public:
-    FLASHOMP_INLINE FewQueries(const Params& p, const KeyParts& parts, std::int64_t index, const void* memory)
-        : p_(p), parts_(parts), memory_(ptx::shared_address(memory)), lane_(ptx::lane()), warp_(ptx::warp())
+    using typename Tile::Rounded, typename Tile::Scores;
+
+    /// statistics: LSE and D of each query.
+    FLASHOMP_INLINE void begin(std::uint32_t statistics)
     {
-        part_ = static_cast<int>(index % parts.parts);
-        item_ = static_cast<int>(index / parts.parts);
-        batch_ = item_ / p.heads_kv;
-        head_kv_ = item_ % p.heads_kv;
-        group_ = p.heads_q / p.heads_kv;
-        sequence_ = sequence(p, batch_);
-        band_ = band_of(p, sequence_);
-        rows_ = group_ * sequence_.q_len;
+        FLASHOMP_UNROLL(4)
+        for (int t = 0; t < tiles; ++t) {
+            FLASHOMP_UNROLL(2)
+            for (int c = 0; c < 2; ++c) {
+                const ptx::FloatPair pair =
+                    ptx::load_shared_pair(statistics + 8 * static_cast<unsigned>(this->column(t) + c));
+                lse_[t][c] = pair.x;
+                delta_[t][c] = pair.y;
+            }
+        }
+        this->clear();
+    }
+
+    /// P in the place of the dot products, and dS in that of dP (score_gradient.hpp). all_seen: by every query; else
+    /// query r sees those of keys_of(r) that is_kept(j) keeps, numbers in the tile.
+    template <class KeysOf, class IsKept>
+    FLASHOMP_INLINE void gradients(Scores& s, Scores& dp, float scale, bool all_seen, const KeysOf& keys_of,
+                                   const IsKept& is_kept)
+    {
+        if (!all_seen) {
+            this->hide(s, keys_of, is_kept);
+        }
+        FLASHOMP_UNROLL(4)
+        for (int t = 0; t < tiles; ++t) {
+            FLASHOMP_UNROLL(4)
+            for (int e = 0; e < 4; ++e) {
+                const float difference = fused(scale, s.s[t][e], -lse_[t][e % 2]);
+                const float probability = ptx::exp2_approx(difference * log2_e);
+                // What is hidden may have any dP.
+                const bool is_hidden = !all_seen && s.s[t][e] == -infinity;
+                s.s[t][e] = probability;
+                dp.s[t][e] = is_hidden ? 0.0F : probability * (dp.s[t][e] - delta_[t][e % 2]);
+            }
+        }
+    }
+
+    /// weights · queries · factor, rounded, to where keys or values were.
+    FLASHOMP_INLINE void sum_keys(const Rounded& weights, std::uint32_t queries, std::uint32_t to, float factor)
+    {
+        this->forget_places();
+        const std::uint32_t base = to + this->lane_ / 4 * 128 + 4 * (this->lane_ % 4);
+        FLASHOMP_UNROLL(16)
+        for (int n = 0; n < steps; ++n) {
+            float sum[2][4] = {};
+            FLASHOMP_UNROLL(2)
+            for (int pair = 0; pair < pairs; ++pair) {
+                const ptx::Four right = ptx::load_matrices_transposed(
+                    queries + this->along_columns() + static_cast<unsigned>(pair) * 16 * 128 +
+                    Queries::pair_offset(2 * n, this->lane_ / 16, this->lane_));
+                const ptx::Four left = weights.left(pair);
+                Math::multiply_add(sum[0], left, right.x[0], right.x[1]);
+                Math::multiply_add(sum[1], left, right.x[2], right.x[3]);
+            }
+            FLASHOMP_UNROLL(2)
+            for (int c = 0; c < 2; ++c) {
+                const auto chunk = static_cast<unsigned>(2 * n + c);
+                const std::uint32_t at = base + Keys::panel(chunk) + ((chunk % 8) ^ (this->lane_ / 4)) * 16;
+                ptx::store_shared_32(at, Math::pack(sum[c][0] * factor, sum[c][1] * factor));
+                ptx::store_shared_32(at + 8 * 128, Math::pack(sum[c][2] * factor, sum[c][3] * factor));
+            }
+        }
+    }
+
+private:
+    float lse_[tiles][2], delta_[tiles][2];
+};
+
+/// One crew's part of the keys of one key head.
+template <class Config>
+class FewQueriesBackward : FewQueriesCrew<Config> {
+    using Crew = FewQueriesCrew<Config>;
+    using Tile = FewQueriesGradients<Config>;
+    using Crew::batch_, Crew::check_, Crew::depth, Crew::lane_, Crew::memory_, Crew::p_, Crew::rows_, Crew::sequence_,
+        Crew::warp_;
+    using typename Crew::Keys, typename Crew::Math, typename Crew::Queries, typename Crew::Stored;
+
+public:
+    /// index: number of the part among those of all key heads.
+    FLASHOMP_INLINE FewQueriesBackward(const Params& p, const KeyParts& parts, std::int64_t index, const void* memory)
+        : FewQueriesBackward(p, parts, item_of(p, parts, static_cast<int>(index)), memory)
+    {
     }
 
     FLASHOMP_INLINE void run()
@@ -67,10 +128,10 @@ public:
         const int blocks = (sequence_.k_len + Config::keys - 1) / Config::keys;
         const int rounds = (blocks + Config::warps - 1) / Config::warps;
         const int each = (rounds + parts_.parts - 1) / parts_.parts * Config::warps;
-        const int begin = part_ * each;
+        const int begin = item_.part * each;
         const int end = begin + each < blocks ? begin + each : blocks;
-        load_queries(p_.q, p_.head_dim, Config::queries_at);
-        load_queries(p_.dout, p_.head_dim_v, Config::queries_at + int{Queries::bytes});
+        this->load_queries(p_.q, p_.head_dim, Config::queries_at);
+        this->load_queries(p_.dout, p_.head_dim_v, Config::queries_at + int{Queries::bytes});
         const int first = begin + static_cast<int>(warp_);
         FLASHOMP_UNROLL(4)
         for (int stage = 0; stage + 1 < Config::stages; ++stage) {
@@ -88,7 +149,7 @@ public:
             ptx::refetch();
             constexpr int ahead = Config::stages - 1;
             load_keys(block + ahead * Config::warps, end, (stage + ahead) % Config::stages);
-            attend(block * Config::keys, stage_at(stage));
+            attend(block * Config::keys, this->stage_at(stage));
             stage = (stage + 1) % Config::stages;
         }
         ptx::copy_wait<0>();
@@ -96,46 +157,34 @@ public:
     }
 
 private:
-    FLASHOMP_INLINE std::uint32_t stage_at(int stage) const
+    struct Item {
+        int part, number, batch, head_kv; ///< number: of the key head among all
+    };
+
+    static FLASHOMP_INLINE Item item_of(const Params& p, const KeyParts& parts, int index)
     {
-        return memory_ + warp_ * Config::warp_bytes + static_cast<unsigned>(stage) * Config::stage_bytes;
+        const int number = index / parts.parts;
+        const int batch = number / p.heads_kv;
+        return {index - number * parts.parts, number, batch, number - batch * p.heads_kv};
     }
 
-    /// First element of row r of a tensor of queries: of the heads of the group, one after the other.
-    FLASHOMP_INLINE std::int64_t offset_of(const Tensor& tensor, int r) const
+    FLASHOMP_INLINE FewQueriesBackward(const Params& p, const KeyParts& parts, const Item& item, const void* memory)
+        : Crew(p, sequence(p, item.batch), item.batch, rows_of_group(p, item), memory), parts_(parts), item_(item)
     {
-        const int head = r / sequence_.q_len;
-        const int i = r - head * sequence_.q_len;
-        return batch_ * tensor.batch + (head_kv_ * group_ + head) * tensor.head + (sequence_.q_start + i) * tensor.row;
     }
 
-    FLASHOMP_INLINE void load_queries(const Tensor& tensor, int head_dim, int at)
+    /// All queries of the heads that share a key head.
+    static FLASHOMP_INLINE FewRows rows_of_group(const Params& p, const Item& item)
     {
-        using Stored = typename Math::Stored;
-        const auto* const data = static_cast<const Stored*>(tensor.data);
-        const std::uint64_t all =
-            reinterpret_cast<std::uintptr_t>(data) |
-            static_cast<std::uint64_t>(2 * (batch_ * tensor.batch | tensor.head | tensor.row | std::int64_t{head_dim}));
-        const bool whole = all % 16 == 0;
-        FLASHOMP_UNROLL(1)
-        for (unsigned i = warp_ * 32 + lane_; i < unsigned{Queries::rows} * Queries::chunks; i += Config::threads) {
-            const unsigned r = i / Queries::chunks;
-            const unsigned chunk = i % Queries::chunks;
-            const bool is_row = static_cast<int>(r) < rows_;
-            const Stored* const row = data + (is_row ? offset_of(tensor, static_cast<int>(r)) : 0);
-            if (whole) {
-                const bool is_there = is_row & (static_cast<int>(8 * chunk) < head_dim);
-                ptx::copy_async_16(memory_ + at + Queries::offset(r, chunk), row + 8 * chunk, 0, is_there ? 1 : 0);
-            } else {
-                copy_elements<Queries>(memory_ + at, r, chunk, row, is_row, head_dim);
-            }
-        }
+        const int group = p.heads_q / p.heads_kv;
+        const int each = sequence(p, item.batch).q_len;
+        return {item.head_kv * group, 0, each, group * each};
     }
 
     FLASHOMP_INLINE Rows rows_of_keys(const Tensor& tensor, int j0, int head_dim) const
     {
         const int left = sequence_.k_len - j0;
-        return written_rows(p_, tensor, batch_, head_kv_, sequence_.k_start + j0,
+        return written_rows(p_, tensor, batch_, item_.head_kv, sequence_.k_start + j0,
                             left < Config::keys ? left : int{Config::keys}, head_dim);
     }
 
@@ -144,8 +193,8 @@ private:
     {
         const int j0 = block * Config::keys;
         if (block < end && is_seen(j0)) {
-            copy_in<Keys, 32>(stage_at(stage), rows_of_keys(p_.k, j0, p_.head_dim), lane_);
-            copy_in<Keys, 32>(stage_at(stage) + Keys::bytes, rows_of_keys(p_.v, j0, p_.head_dim_v), lane_);
+            copy_in<Keys, 32>(this->stage_at(stage), rows_of_keys(p_.k, j0, p_.head_dim), lane_);
+            copy_in<Keys, 32>(this->stage_at(stage) + Keys::bytes, rows_of_keys(p_.v, j0, p_.head_dim_v), lane_);
         }
         ptx::copy_commit();
     }
@@ -153,27 +202,24 @@ private:
     /// Whether any query sees one of the keys from j0 on.
     FLASHOMP_INLINE bool is_seen(int j0) const
     {
-        const Range seen = band_.keys(0, sequence_.q_len);
+        const Range seen = this->seen_keys();
         return (j0 < seen.end) & (j0 + Config::keys > seen.begin);
     }
 
     /// LSE and D of all rows to shared memory; rows without keys, and beyond the last, have P = 0.
     FLASHOMP_INLINE void sum_rows()
     {
-        using Stored = typename Math::Stored;
         FLASHOMP_UNROLL(1)
         for (int r = static_cast<int>(warp_); r < Config::rows; r += Config::warps) {
             float lse = infinity;
             float delta = 0.0F;
-            if (r < rows_) {
-                const Stored* const o = static_cast<const Stored*>(p_.o.data) + offset_of(p_.o, r);
-                const Stored* const dout = static_cast<const Stored*>(p_.dout.data) + offset_of(p_.dout, r);
+            if (r < rows_.count) {
+                const Stored* const o = static_cast<const Stored*>(p_.o.data) + this->offset_of(p_.o, r);
+                const Stored* const dout = static_cast<const Stored*>(p_.dout.data) + this->offset_of(p_.dout, r);
                 for (int x = static_cast<int>(lane_); x < p_.head_dim_v; x += 32) {
                     delta += Math::value(o[x]) * Math::value(dout[x]);
                 }
-                const int head = r / sequence_.q_len;
-                lse = usable_lse(
-                    row_stats(p_.lse, batch_, head_kv_ * group_ + head, sequence_.q_start)[r - head * sequence_.q_len]);
+                lse = usable_lse(p_.lse.data[this->statistic_of(p_.lse, r)]);
             }
             delta = of_all_lanes(delta, [](float x, float y) FLASHOMP_LAMBDA { return x + y; });
             const std::uint32_t place = memory_ + Config::statistics_at + 8 * static_cast<unsigned>(r);
@@ -191,11 +237,9 @@ private:
             typename Tile::Scores s, dp;
             tile_.multiply(s, place, q);
             tile_.multiply(dp, values, dout);
-            const Range interior = band_.interior_keys(0, sequence_.q_len);
-            const bool all_seen =
-                (j0 >= interior.begin) & (j0 + Config::keys <= interior.end) & (p_.key_padding_mask == nullptr);
-            tile_.gradients(s, dp, p_.scale, all_seen,
-                            [&](int r, int key) FLASHOMP_LAMBDA { return sees(r, j0 + key); });
+            tile_.gradients(
+                s, dp, p_.scale, this->all_seen(j0), [&](int r) FLASHOMP_LAMBDA { return this->keys_of(r, j0); },
+                [&](int key) FLASHOMP_LAMBDA { return this->is_kept(j0 + key); });
             p = Tile::rounded(s);
             ds = Tile::rounded(dp);
             tile_.project(ds, place);
@@ -206,13 +250,6 @@ private:
         ptx::warp_barrier();
         store(results_at(p_.dk, j0, p_.head_dim), place);
         store(results_at(p_.dv, j0, p_.head_dim_v), values);
-    }
-
-    FLASHOMP_INLINE bool sees(int r, int j) const
-    {
-        const int i = sequence_.q_len > 0 ? r % sequence_.q_len : 0;
-        return band_.keeps(i, j) &&
-               (p_.key_padding_mask == nullptr || p_.key_padding_mask[batch_ * p_.key_padding_batch_stride + j] != 0);
     }
 
     FLASHOMP_INLINE Rows results_at(const Tensor& tensor, int j0, int head_dim) const
@@ -256,14 +293,15 @@ private:
         ptx::warp_barrier();
         tile_.leave(memory_ + warp_ * Config::warp_bytes);
         ptx::barrier<Config::threads>();
-        float* const own = parts_.sums + (std::int64_t{item_} * parts_.parts + part_) * Config::sum_floats;
+        float* const own = parts_.sums + (std::int64_t{item_.number} * parts_.parts + item_.part) * Config::sum_floats;
         for_fours([&](int i) FLASHOMP_LAMBDA {
             float sum[4] = {};
+            const int place = Tile::place_of(i / depth, i % depth);
             FLASHOMP_UNROLL(4)
             for (int w = 0; w < Config::warps; ++w) {
                 const ptx::Four more =
-                    ptx::load_shared_128(memory_ + static_cast<unsigned>(w * Config::warp_bytes + 4 * i));
-                add(sum, more);
+                    ptx::load_shared_128(memory_ + static_cast<unsigned>(w * Config::warp_bytes + 4 * place));
+                this->add(sum, more);
             }
             if (parts_.parts == 1) {
                 write(i, sum);
@@ -272,7 +310,7 @@ private:
             }
         });
         if (parts_.parts > 1 &&
-            is_last<Config::warps>(parts_.arrivals + item_, parts_.parts, memory_ + Config::place_at)) {
+            is_last<Config::warps>(parts_.arrivals + item_.number, parts_.parts, memory_ + Config::place_at)) {
             add_parts();
         }
         check_.report(p_.nonfinite);
@@ -281,7 +319,7 @@ private:
     FLASHOMP_INLINE void add_parts()
     {
         constexpr int at_once = 8; // loads that do not wait for each other: the call waits for this crew
-        const float* const first = parts_.sums + std::int64_t{item_} * parts_.parts * Config::sum_floats;
+        const float* const first = parts_.sums + std::int64_t{item_.number} * parts_.parts * Config::sum_floats;
         for_fours([&](int i) FLASHOMP_LAMBDA {
             float sum[4] = {};
             for (int part = 0; part < parts_.parts; part += at_once) {
@@ -293,19 +331,11 @@ private:
                 }
                 FLASHOMP_UNROLL(8)
                 for (int n = 0; n < at_once; ++n) {
-                    add(sum, more[n]);
+                    this->add(sum, more[n]);
                 }
             }
             write(i, sum);
         });
-    }
-
-    static FLASHOMP_INLINE void add(float (&sum)[4], const ptx::Four& more)
-    {
-        FLASHOMP_UNROLL(4)
-        for (int e = 0; e < 4; ++e) {
-            sum[e] += float_of(more.x[e]);
-        }
     }
 
     /// f(i) for each four floats of the rows there are, shared out to the threads.
@@ -313,7 +343,7 @@ private:
     FLASHOMP_INLINE void for_fours(const F& f)
     {
         FLASHOMP_UNROLL(1)
-        for (int i = 4 * static_cast<int>(warp_ * 32 + lane_); i < rows_ * depth; i += 4 * Config::threads) {
+        for (int i = 4 * static_cast<int>(warp_ * 32 + lane_); i < rows_.count * depth; i += 4 * Config::threads) {
             f(i);
         }
     }
@@ -323,7 +353,7 @@ private:
     {
         const int r = i / depth;
         const int x = i - r * depth;
-        const std::int64_t at = offset_of(p_.dq, r) + x;
+        const std::int64_t at = this->offset_of(p_.dq, r) + x;
         FLASHOMP_UNROLL(4)
         for (int e = 0; e < 4; ++e) {
             const float value = sum[e] * p_.scale;
@@ -334,16 +364,9 @@ private:
         }
     }
 
-    const Params& p_;
     const KeyParts& parts_;
-    std::uint32_t memory_;
-    unsigned lane_, warp_;
-    int part_, item_, batch_, head_kv_, group_;
-    int rows_; ///< queries of all heads of the group
-    Sequence sequence_;
-    Band band_;
+    Item item_;
     Tile tile_;
-    FiniteCheck check_;
 };
 
 } // namespace flashomp::offload
