@@ -161,7 +161,7 @@ Launch few_forward_launch(Pass pass, const Problem& problem, const Hardware& har
 }
 
 /// One crew of four warps on a multiprocessor: 64 KB of keys and values on their way there are what memory takes to be
-/// busy. On an H200 two or three crews with shorter parts were 0 to 5 % slower, with 32 heads on 8 of 128 and 1024 to
+/// busy. On an H200 two or three crews with shorter parts were 1 to 6 % slower, with 32 heads on 8 of 128 and 1024 to
 /// 65536 keys (docs/log/cuda-history.md, "Attention of few queries"). What the last crew reads of all parts grows with
 /// them and with the rows: √(keys / rows) parts are the best of both.
 int few_forward_parts(std::int64_t blocks, const Problem& problem, const Hardware& hardware)
