@@ -151,7 +151,7 @@ TEST_F(GpuPlan, KeysOfFewQueriesAreSplit)
     EXPECT_EQ(planned("b1_h4kv1_n1x65536_d128").splits, 64);  // as many as are merged
     EXPECT_EQ(planned("b1_h64kv4_n1x16384_d128").splits, 32); // 16 rows, which are more to merge
     EXPECT_EQ(planned("b16_h32kv8_n1x1024_d128").splits, 2);
-    EXPECT_EQ(planned("b16_h32kv8_n1x4096_d64").splits, 1);   // one crew
+    EXPECT_EQ(planned("b16_h32kv8_n1x2048_d64").splits, 1);   // one crew
     EXPECT_EQ(planned("b16_h32kv8_n1x16384_d128").splits, 4); // long parts: twice as many
     EXPECT_EQ(planned("b64_h32kv8_n1x65536_d128").splits, 1); // enough heads
     EXPECT_EQ(planned("b1_h1_n65x16384_d128").splits, 1);
