@@ -23,8 +23,14 @@ template <class Math, bool backward, int depth, int tiles>
 struct FewQueriesKernel : FewQueriesConfig<Math, backward, depth, tiles, shape_of(backward, depth, tiles).warps> {
     enum : int {
         number = depth / 64 + 8 * (tiles + 8 * (int{Math::is_bfloat16} + 2 * int{backward}))
-    }; ///< of its entry
+    }; ///< of its entry, where keys are tensors
 };
+
+template <class Config, class Source>
+constexpr int entry_number()
+{
+    return int{Config::number} + (std::is_same_v<Source, PagedKeys> ? 512 : 0);
+}
 
 } // namespace
 
@@ -56,8 +62,7 @@ FLASHOMP_INLINE const Call& call_in_team(const Call& call, float* memory)
 template <class Config, class Source>
 static __attribute__((noinline, noclone)) void run_team(Call* there)
 {
-    constexpr int pages = std::is_same_v<Source, PagedKeys> ? 1 : 0;
-    mark_entry<int{Config::number} + 512 * pages, true>();
+    mark_entry<entry_number<Config, Source>(), true>();
     if (!is_nvptx()) { // no such instructions on the host: plan() never sends it here
         return;
     }
@@ -90,8 +95,7 @@ namespace {
 template <class Config, class Source>
 Ran run_pass(const Launch& launch, Call* there)
 {
-    constexpr int pages = std::is_same_v<Source, PagedKeys> ? 1 : 0;
-    const Entry entry{.number = int{Config::number} + 512 * pages, .is_awaited = launch.is_awaited};
+    const Entry entry{.number = entry_number<Config, Source>(), .is_awaited = launch.is_awaited};
     const Direct direct = launch_directly(entry, launch.device, launch.crews, Config::warps, there);
     if (direct.is_there) {
         return {.on_device = true, .failure = direct.failure};

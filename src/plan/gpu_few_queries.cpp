@@ -160,13 +160,15 @@ Launch few_forward_launch(Pass pass, const Problem& problem, const Hardware& har
     return launch;
 }
 
-/// One crew of four warps on a multiprocessor: 64 KB of keys and values on their way there are what memory takes to be
-/// busy. On an H200 two or three crews with shorter parts were 1 to 6 % slower, with 32 heads on 8 of 128 and 1024 to
-/// 65536 keys (docs/log/cuda-history.md, "Attention of few queries"). What the last crew reads of all parts grows with
-/// them and with the rows: √(keys / rows) parts are the best of both.
+/// Four warps of each multiprocessor have 64 KB of keys and values on their way, which memory takes to be busy. On an
+/// H200 twice and three times as many with shorter parts were 1 to 6 % slower, with 32 heads on 8 of 128 and 1024 to
+/// 65536 keys (docs/log/cuda-history.md, "Attention of few queries"). g++'s code takes longer for 16 keys: six warps
+/// were up to 6 % faster than four, and than eight up to 2 %. What the last crew reads of all parts grows with them and
+/// with the rows: √(keys / rows) parts are the best of both.
 int few_forward_parts(std::int64_t blocks, const Problem& problem, const Hardware& hardware)
 {
-    constexpr std::int64_t warps = 4, fewest_keys = 64;
+    constexpr std::int64_t fewest_keys = 64;
+    const std::int64_t warps = hardware.backend == Backend::cuda ? 4 : 6;
     const FewQueriesShape shape = forward_shape(problem, hardware);
     const FewBlock block = forward_block(problem, hardware);
     const std::int64_t rows = std::max<std::int64_t>(4, block.queries * block.heads);
@@ -174,13 +176,6 @@ int few_forward_parts(std::int64_t blocks, const Problem& problem, const Hardwar
     const std::int64_t crews = hardware.gpu.multiprocessors * warps / shape.warps;
     std::int64_t parts =
         std::clamp<std::int64_t>(crews / std::max<std::int64_t>(1, blocks), 1, offload::most_merged_parts);
-    // g++'s code takes longer for 16 keys, so twice as many warps, where that is worth another merge.
-    constexpr std::int64_t long_part = 2048;
-    const bool are_there_at_once = parts * blocks <= crews;
-    const bool are_long = 2 * parts * long_part <= keys && 2 * parts <= offload::most_merged_parts;
-    if (hardware.backend == Backend::openmp && are_there_at_once && are_long) {
-        parts *= 2;
-    }
     while (parts > 1 && (parts * parts * rows > keys || parts * fewest_keys > keys)) {
         --parts;
     }

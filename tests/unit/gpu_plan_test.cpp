@@ -147,12 +147,12 @@ TEST_F(GpuPlan, KeysOfFewQueriesAreSplit)
     EXPECT_EQ(planned("b1_h32kv8_n1x512_d128").splits, 8);
     EXPECT_EQ(planned("b1_h32kv8_n1x1024_d128").splits, 16);  // 64 keys each
     EXPECT_EQ(planned("b1_h32kv8_n1x4096_d128").splits, 32);  // more would be more to merge
-    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128").splits, 33); // four warps on each multiprocessor: two crews
+    EXPECT_EQ(planned("b1_h32kv8_n1x65536_d128").splits, 49); // six warps on each multiprocessor: three crews
     EXPECT_EQ(planned("b1_h4kv1_n1x65536_d128").splits, 64);  // as many as are merged
     EXPECT_EQ(planned("b1_h64kv4_n1x16384_d128").splits, 32); // 16 rows, which are more to merge
-    EXPECT_EQ(planned("b16_h32kv8_n1x1024_d128").splits, 2);
-    EXPECT_EQ(planned("b16_h32kv8_n1x2048_d64").splits, 1);   // one crew
-    EXPECT_EQ(planned("b16_h32kv8_n1x16384_d128").splits, 4); // long parts: twice as many
+    EXPECT_EQ(planned("b16_h32kv8_n1x1024_d128").splits, 3);
+    EXPECT_EQ(planned("b16_h32kv8_n1x2048_d64").splits, 1); // one crew
+    EXPECT_EQ(planned("b16_h32kv8_n1x16384_d128").splits, 3);
     EXPECT_EQ(planned("b64_h32kv8_n1x65536_d128").splits, 1); // enough heads
     EXPECT_EQ(planned("b1_h1_n65x16384_d128").splits, 1);
     EXPECT_FALSE(planned("b1_h32kv8_n1x16384_d128").merges); // the last crew of a block does
