@@ -79,7 +79,8 @@ CHANGED = {"21916f765db3-dirty": ("tools/device_bundle",)}
 # (bench/same_plans.py); what plans do not print, heads_together and who is waited for, by reading. Those of cuda/ added kernels of modified
 # scores, of dbias and of few queries. Of the 365 kernels of 21916f7 351 are the same, and 14 of the forward pass have as many
 # instructions of each kind in another order (--counts). Four of these (bfloat16, head_dim 64, 128 and 256) are in h200-cuda-modified.json of
-# 3fdbfbe with scores as they are, at 0.96 to 1.00 of the times in h200-cuda.json, on another card; the others were not measured. File,
+# 3fdbfbe with scores as they are, at 0.96 to 1.00 of the times in h200-cuda.json, on another card; the others were not measured. After
+# 137fe38 the kernels of few queries are others, and those of few rows are gone; all 244 others of sm_90 are the same. File,
 # digests (digest_of()) before and after; None: there was no such file.
 SAME_KERNELS = {
     ("cuda/CMakeLists.txt", "01eece2b2958", "2308b6ad224b"),
@@ -99,14 +100,17 @@ SAME_KERNELS = {
     ("cuda/few_kernels.hpp", None, "f34ddf32de7d"),
     ("cuda/forward_hopper.cuh", "2f2715bc0e24", "3aa50ab5b7bd"),
     ("cuda/forward_hopper.cuh", "51c17623228e", "3aa50ab5b7bd"),
+    ("cuda/grid.cuh", "c4f4a8176b6e", "baba01bbd7b3"),
     ("cuda/hopper_items.cuh", "4e3546a308d9", "2b8962abff25"),
     ("cuda/hopper_items.cuh", "7ae735283289", "2b8962abff25"),
     ("cuda/hopper_launch.cuh", None, "c888e24c646a"),
     ("cuda/launch_bias.cu", None, "553c59da9cfe"),
-    ("cuda/launch_few.cu", None, "87ddecf1cc91"),
+    ("cuda/launch_few.cu", "87ddecf1cc91", "a51a38c58434"),
+    ("cuda/launch_few.cu", None, "a51a38c58434"),
     ("cuda/launch_hopper.cu", "2da05de7921c", "d48cb3b1714d"),
     ("cuda/launch_hopper.cu", "bfc2c41054cf", "d48cb3b1714d"),
     ("cuda/launch_hopper.cu", "fecfa540817d", "d48cb3b1714d"),
+    ("cuda/launch_tensor.cu", "ba3c111ecbc8", "bf3f29e6248b"),
     ("cuda/tile/block_logits.cuh", None, "34962f302fbe"),
     ("cuda/tile/bulk_copy.cuh", "946401656a13", "e13ec42ca4fa"),
     ("cuda/tile/modified_scores.cuh", "36cbb2c91b92", "2d22f6de380d"),
@@ -115,29 +119,40 @@ SAME_KERNELS = {
     ("offload/algorithm/mask.hpp", "4e9203ebe84b", "697d03f98f3f"),
     ("offload/algorithm/one_pass.hpp", "26ca187e2c19", "9414d2fbf2ce"),
     ("offload/algorithm/rounded_delta.hpp", None, "477d01cf606e"),
-    ("offload/launch/launch.hpp", "827c83f91baf", "91485693bd93"),
+    ("offload/launch/launch.hpp", "827c83f91baf", "fae9801c3cff"),
+    ("offload/launch/tensor_shapes.hpp", "bf515b613b3f", "dcbc3a16c070"),
     ("src/plan/launches.cpp", "ac740f4d10df", "a0f4f7f451c4"),
-    ("src/plan/machines.cpp", "d147b6449f62", "ccd41bb70c26"),
+    ("src/plan/machines.cpp", "d147b6449f62", "084105aa527f"),
     ("src/plan/plan.cpp", "8213520c1b3a", "6ee24a499c5a"),
-    ("src/plan/registry.cpp", "0b3ffb201612", "2da64d966754"),
+    ("src/plan/registry.cpp", "0b3ffb201612", "f4666e427062"),
 }
 
-# Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json and of one query backward
-# (bench/same_plans.py), and none on the host, by reading: they are about passes on GPUs, and about when a call is known to be tuned. And of
-# offload/, which added a library: the PTX of all others is the same (bench/same_kernels.py --ptx).
+# Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json and of one query
+# (bench/same_plans.py), and none on the host: they are about passes on GPUs, and about when a call is known to be tuned. And of
+# offload/, which added a library and what it is built of: after bf9a673 its functions have other names and the same instructions
+# (bench/same_kernels.py --ptx); what was recorded before has other instructions than offload/launch/launch_tensor.cpp has now.
 SAME_PLANS = {
     ("offload/CMakeLists.txt", "5dd7f56003fd", "4ad1590ab13d"),
-    ("offload/launch/few_queries_shapes.hpp", None, "7e900a032011"),
-    ("offload/launch/kernel_libraries.cpp", "a501bfbbe37f", "24fe50123c0f"),
-    ("offload/launch/launch.hpp", "df6aea5dd409", "91485693bd93"),
-    ("offload/launch/launch_few.cpp", None, "b1b95ac37210"),
-    ("offload/nvidia/few_queries.hpp", None, "314730f4bdcc"),
-    ("offload/nvidia/few_queries_tile.hpp", None, "55ad01328186"),
-    ("src/plan/CMakeLists.txt", "1464732ae3f4", "f888f5d21f6c"),
-    ("src/plan/gradients_of_few.cpp", None, "578ecdb48fbe"),
-    ("src/plan/gradients_of_few.hpp", None, "b316d33cfebd"),
+    ("offload/launch/few_queries_shapes.hpp", None, "f2609dfb9f71"),
+    ("offload/launch/kernel_libraries.cpp", "24fe50123c0f", "b62df1193d28"),
+    ("offload/launch/kernel_libraries.cpp", "a501bfbbe37f", "b62df1193d28"),
+    ("offload/launch/launch.hpp", "91485693bd93", "fae9801c3cff"),
+    ("offload/launch/launch.hpp", "df6aea5dd409", "fae9801c3cff"),
+    ("offload/launch/launch_few.cpp", "90ad6fc6169f", "ead23bb614a7"),
+    ("offload/launch/launch_few.cpp", None, "ead23bb614a7"),
+    ("src/plan/CMakeLists.txt", "1464732ae3f4", "7e7f786c0dbf"),
+    ("src/plan/CMakeLists.txt", "f888f5d21f6c", "7e7f786c0dbf"),
+    ("src/plan/gpu_few_queries.cpp", "61bd2c0ee086", "4d5c428222e3"),
+    ("src/plan/gpu_few_queries.cpp", None, "4d5c428222e3"),
+    ("src/plan/gpu_few_queries.hpp", None, "98d05f3e62a6"),
+    ("src/plan/machines.cpp", "ccd41bb70c26", "084105aa527f"),
+    ("src/plan/machines.hpp", "da2d0ffef0e0", "ee1845dc3c37"),
     ("src/plan/plan.cpp", "75eefe137af4", "6ee24a499c5a"),
-    ("src/plan/registry.cpp", "736b456755c6", "2da64d966754"),
+    ("src/plan/plan.hpp", "069c8971ac91", "bb6887b8d414"),
+    ("src/plan/registry.cpp", "2da64d966754", "f4666e427062"),
+    ("src/plan/registry.cpp", "736b456755c6", "f4666e427062"),
+    ("src/plan/registry.hpp", "03c1cfb6b7c6", "a53fd128f33e"),
+    ("src/plan/splits.cpp", "a9cde59cea3f", "26b685f1503a"),
 }
 
 
