@@ -128,9 +128,10 @@ SAME_KERNELS = {
 }
 
 # Changes of src/plan that alter no plan of a measured call on a GPU but those of h200-cuda-modified.json and of one query
-# (bench/same_plans.py), and none on the host: they are about passes on GPUs, and about when a call is known to be tuned. And of
+# (bench/same_plans.py), and none on the host, by reading: they are about passes on GPUs, and about when a call is known to be tuned. And of
 # offload/, which added a library and what it is built of: after bf9a673 its functions have other names and the same instructions
 # (bench/same_kernels.py --ptx); what was recorded before has other instructions than offload/launch/launch_tensor.cpp has now.
+# gpu_few_queries.cpp of bf9a673 plans other parts for one query on OpenMP: no committed set of f8c07b4 to bf9a673 has such calls.
 SAME_PLANS = {
     ("offload/CMakeLists.txt", "5dd7f56003fd", "4ad1590ab13d"),
     ("offload/launch/few_queries_shapes.hpp", None, "f2609dfb9f71"),
